@@ -58,6 +58,8 @@ class Case:
     turing: bool = False
     """As on a card of compute capability 7.5: no flash or cuDNN attention, no dots in Triton."""
     fp8: bool = False
+    dora: bool = False
+    """Whether the length of each output's weights is trained, too."""
     stock: bool = False
     """The studio by the model's own forward, as it trains on a processor."""
     cold: bool = False
@@ -92,12 +94,14 @@ class Case:
             self.lengths,
             self.turing,
             bool(self.longest),
+            self.dora,
         )
 
 
 CONTEXTS = (65536, 102400, 122880, 131072, 153600, 176128, 200704)
 QLORA = {"shape": "llama-8b", "bits": 4}
 LORA = {"shape": "llama-8b", "bits": 16}
+DORA = {"dora": True, "steps": 3}
 LONG = {**QLORA, "batch": 1, "tokens": 32768}
 CONTEXT = {
     **QLORA,
@@ -139,7 +143,7 @@ CASES: tuple[Case, ...] = (
     peer("qlora.liger", 2, stack="liger", checkpointing="full", step_s=0.64, peak_gib=13.0, **QLORA),
     peer("qlora.unsloth", 1, 2, stack="unsloth", checkpointing="full", step_s=0.39, peak_gib=9.0, **QLORA),
     peer("qlora.unsloth.none", 2, stack="unsloth", checkpointing="none", step_s=0.27, peak_gib=23.0, **QLORA),
-    ours("qlora.ours", 2, peak_gib=40.0, **QLORA),
+    ours("qlora.ours", 2, 15, peak_gib=40.0, **QLORA),
     ours("qlora.ours.adamw", 2, optimizer="adamw", peak_gib=40.0, **QLORA),
     engine("qlora.engine", 2, cold=True, **QLORA),
     ours("qlora.ours.budget", 1, budget_of="qlora.unsloth", peak_gib=9.0, **QLORA),
@@ -197,6 +201,11 @@ CASES: tuple[Case, ...] = (
     # 14: what a Turing card can do.
     peer("turing.hf", 14, stack="hf", checkpointing="full", step_s=0.9, **TURING),
     ours("turing.ours", 14, **TURING),
+    # 15: DoRA; the share of LoRA's speed needs row 2's qlora.ours and row 3's lora.ours in the same call.
+    peer("dora.qlora.hf", 15, stack="hf", checkpointing="full", step_s=1.6, peak_gib=30.0, **QLORA, **DORA),
+    ours("dora.qlora.ours", 15, peak_gib=45.0, **QLORA, **DORA),
+    peer("dora.lora.hf", 15, stack="hf", checkpointing="full", step_s=1.4, peak_gib=40.0, **LORA, **DORA),
+    ours("dora.lora.ours", 15, peak_gib=50.0, **LORA, **DORA),
     # 0: a try of the benchmark itself on any machine.
     peer("tiny.hf", 0, stack="hf", bits=16, checkpointing="none", step_s=0.1, **TINY),
     peer("tiny.liger", 0, stack="liger", bits=16, checkpointing="none", step_s=0.1, **TINY),
@@ -204,6 +213,8 @@ CASES: tuple[Case, ...] = (
     ours("tiny.ours", 0, bits=16, step_s=0.1, **TINY),
     ours("tiny.ours.no_triton", 0, bits=16, step_s=0.1, triton=False, optimizer="adamw", **TINY),
     peer("tiny.qlora.hf", 0, stack="hf", bits=4, checkpointing="full", step_s=0.1, **TINY),
+    peer("tiny.dora.hf", 0, stack="hf", bits=16, checkpointing="none", step_s=0.1, dora=True, **TINY),
+    ours("tiny.dora.ours", 0, bits=16, step_s=0.1, dora=True, **TINY),
     ours("tiny.qlora.ours", 0, bits=4, step_s=0.1, budget_of="tiny.qlora.hf", **TINY),
     engine("tiny.engine", 0, bits=16, step_s=0.1, **TINY),
 )

@@ -159,4 +159,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="losses",
         must=0.01,
     ),
+    against(15, "DoRA on NF4 2x2048 / HF + PEFT", "dora.qlora.ours", "dora.qlora.hf", must=1.5),
+    against(15, "/ our LoRA", "dora.qlora.ours", "qlora.ours", must=0.75),
+    against(15, "DoRA on 16 bits 2x2048 / HF + PEFT", "dora.lora.ours", "dora.lora.hf", must=1.5),
 )

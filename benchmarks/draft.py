@@ -22,8 +22,9 @@ def draft_run(
     optimizer: str = "adamw_8bit",
     triton: bool = True,
     fp8: bool = False,
+    dora: bool = False,
 ) -> tuple[BackendPlan, Recipe]:
-    """Return both for LoRA of rank 16 on all linears of `model`, micro-batches of `batch` rows of `tokens` tokens."""
+    """Return both for LoRA (or DoRA) of rank 16 on all linears, micro-batches of `batch` rows of `tokens` tokens."""
 
     def choose(value: Any) -> Choice:
         return Choice(value=value, reason=literal("benchmark"))
@@ -43,7 +44,7 @@ def draft_run(
     recipe = Recipe(
         model=ModelChoice(source=model.source, quantization=quantization),
         data=DatasetSpec(source="", max_length=tokens, validation_share=0.0),
-        adapter=AdapterSpec(),
+        adapter=AdapterSpec(dora=dora),
         optim=OptimSpec(batch_size=batch, optimizer=optimizer),
     )
     return plan, recipe

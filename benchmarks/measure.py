@@ -76,6 +76,7 @@ def build(case: Case, folder: Path, device: Any, budget_bytes: int) -> Any:
             optimizer=case.optimizer,
             turing=case.turing,
             fp8=case.fp8,
+            dora=case.dora,
             stock=case.stock,
             device=device,
         )

@@ -97,6 +97,7 @@ def load_hf(case: Case, folder: Path, device: torch.device) -> Any:
         bias="none",
         target_modules=targets(folder),
         task_type="CAUSAL_LM",
+        use_dora=case.dora,
     )
     model = get_peft_model(model, config)
     model.config.use_cache = False

@@ -57,6 +57,7 @@ def build_step(
     optimizer: str = "adamw_8bit",
     turing: bool = False,
     fp8: bool = False,
+    dora: bool = False,
     stock: bool = False,
     device: torch.device | str = "cuda:0",
 ) -> Step:
@@ -69,6 +70,7 @@ def build_step(
         policy: what is kept for the backward pass; None: as much as the budget allows.
         turing: with what a card of compute capability 7.5 can do.
         fp8: multiply by frozen weights in 8-bit numbers; not exact.
+        dora: train the lengths of weights beside their directions.
         stock: train by the model's own forward, as where the studio's decoder does not match.
 
     Raises:
@@ -78,13 +80,13 @@ def build_step(
     facts = inspect_model(str(folder))
     plan, recipe = draft_run(
         facts, bits=bits, batch=batch, tokens=tokens, device=str(device), dtype=dtype, optimizer=optimizer,
-        triton=importable().ok, fp8=fp8,
+        triton=importable().ok, fp8=fp8, dora=dora,
     )  # fmt: skip
     if not stock and policy is None:
         policy = plan_policy(plan, recipe, facts, budget_bytes, device)
     loaded = load_model(facts, device=str(device), dtype=dtype, quantization=plan.quantization.value)
     loaded.model.config.use_cache = False
-    model = adapt(loaded.model, AdapterSpec(rank=RANK, alpha=ALPHA))
+    model = adapt(loaded.model, AdapterSpec(rank=RANK, alpha=ALPHA, dora=dora))
     draw_adapters(model)
     kernels = {op: choice.value for op, choice in plan.kernels.items() if not (turing and NEEDS_DOTS.get(op))}
     fast = make_fast(

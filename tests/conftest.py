@@ -5,20 +5,27 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.trained_model import get_real_chats, get_trained_model
+
+if TYPE_CHECKING:
+    from studio.machine.workspace import Workspace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As processes of the studio have it (studio/machine/workspace.py): else bitsandbytes imports torch's compiler, 1.9 s.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 STUDIO = str(Path(__file__).resolve().parents[1] / "studio") + os.sep
 ENDING_S = 5.0
@@ -169,6 +176,30 @@ def tiny_models(tmp_path_factory):
         return made[family]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def kept_facts(tmp_path_factory) -> Path:
+    """The file that keeps what this machine is: to find it out takes 4 s, which is done once a session."""
+    from studio.machine.detect import detect
+
+    kept = tmp_path_factory.mktemp("facts") / "facts.json"
+    detect(cache=kept)
+    return kept
+
+
+@pytest.fixture(scope="session")
+def know_machine(kept_facts):
+    """A function that opens a workspace in a folder, or the usual one, in which this machine was looked at before."""
+    from studio.machine.workspace import open_workspace
+
+    def know(folder: Path | None = None) -> Workspace:
+        workspace = open_workspace(folder and str(folder))
+        workspace.facts.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kept_facts, workspace.facts)
+        return workspace
+
+    return know
 
 
 @pytest.fixture(scope="session")

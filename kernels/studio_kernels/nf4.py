@@ -5,7 +5,9 @@
 i counts the weight's elements row by row, so that a block may begin in one row and end in the next. A byte holds two
 elements, the first one in its high half. The second equation stands for the nested form ("double quantisation"),
 where the scales a are themselves 8-bit. All products and the sum are float32, each rounded on its own (no fused
-multiply-add), and w is rounded once, to the output's dtype. Source: Dettmers et al. 2023, arXiv:2305.14314.
+multiply-add), and w is rounded once, to the output's dtype; where row r has a factor of its own (DoRA), w is multiplied
+by it in float32, after that, and rounded again: what is scaled is the weight that others open. Source: Dettmers et al.
+2023, arXiv:2305.14314.
 """
 
 from __future__ import annotations
@@ -143,8 +145,11 @@ def readable(quant_state: Any) -> Support:
     return Support(True, "The weight is packed as nf4.")
 
 
-def reference_forward(weight: Nf4, out: Tensor) -> Tensor:
-    """Decode `weight` into `out` (rows, columns) of any floating dtype and row stride; returns `out`."""
+def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """Decode `weight` into `out` (rows, columns) of any floating dtype and row stride; returns `out`.
+
+    `row_scale` (rows,) float32: what each row is multiplied by, once it is decoded and rounded.
+    """
     rows, columns = weight.shape
     scales = _scales(weight)
     # Chunks of whole rows and blocks, so that each is a view of `out` and of `scales`.
@@ -164,6 +169,8 @@ def reference_forward(weight: Nf4, out: Tensor) -> Tensor:
         else:
             spread = scale.repeat_interleave(weight.block)[: last - first]
             part.copy_(values.mul_(spread).view(part.shape))
+        if row_scale is not None:
+            out[start:stop].mul_(row_scale[start:stop, None])
     return out
 
 
@@ -193,9 +200,9 @@ def _scale(
 @triton.jit(do_not_specialize=["rows"])
 def _words_kernel(
     word_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    out_pointer, rows, words, out_stride,
-    NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr, ROWS: tl.constexpr,
-    WORDS: tl.constexpr,
+    row_scale_pointer, out_pointer, rows, words, out_stride,
+    NESTED: tl.constexpr, SCALED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
+    ROWS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Rows of whole words of 8 elements; a word lies in one block, and its scale is decoded once."""
     tiles = tl.cdiv(words, WORDS)
@@ -214,6 +221,9 @@ def _words_kernel(
     # Looked up in shared memory, whose addresses have 32 bits: a seventh fewer instructions than through the cache.
     table = tl.load(code_pointer + tl.arange(0, 16))
     values = tl.gather(table, nibble.reshape(ROWS * WORDS * 8), 0).reshape(ROWS, WORDS, 8) * scale[:, :, None]
+    if SCALED:
+        times = tl.load(row_scale_pointer + row, mask=row < rows, other=0.0)
+        values = values.to(out_pointer.dtype.element_ty).to(tl.float32) * times[:, None, None]
     out_at = (
         out_pointer + row[:, None, None] * out_stride + (word[None, :, None] * 8 + element[None, None, :])
     )
@@ -223,8 +233,9 @@ def _words_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def _elements_kernel(
     packed_pointer, absmax_pointer, code_pointer, nested_absmax_pointer, nested_code_pointer, offset_pointer,
-    out_pointer, rows, columns, out_stride,
-    NESTED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr, ELEMENTS: tl.constexpr,
+    row_scale_pointer, out_pointer, rows, columns, out_stride,
+    NESTED: tl.constexpr, SCALED: tl.constexpr, BLOCK_BITS: tl.constexpr, NESTED_BITS: tl.constexpr,
+    ELEMENTS: tl.constexpr,
 ):  # fmt: skip
     """Any number of columns, one element at a time."""
     index = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
@@ -237,6 +248,9 @@ def _elements_kernel(
     )  # fmt: skip
     nibble = (packed >> ((1 - index % 2) * 4).to(tl.int32)) & 15
     values = tl.load(code_pointer + nibble) * scale
+    if SCALED:
+        values = values.to(out_pointer.dtype.element_ty).to(tl.float32)
+        values *= tl.load(row_scale_pointer + row, mask=mask, other=0.0)
     out_at = out_pointer + row * out_stride + (index - row * columns)
     tl.store(out_at, values.to(out_pointer.dtype.element_ty), mask=mask)
 
@@ -253,20 +267,22 @@ def block_shape(columns: int) -> dict[str, int]:
     return {"ROWS": 512 // tile, "WORDS": tile, "num_warps": 4}
 
 
-def triton_forward(weight: Nf4, out: Tensor) -> Tensor:
-    """`reference_forward` in one launch."""
+def triton_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """`reference_forward` in one launch; `row_scale` contiguous."""
     rows, columns = weight.shape
     nested = weight.nested_absmax is not None
-    # Where the scales are not nested nothing is read through these pointers: any tensor will do.
+    # Where the scales are not nested, or rows not scaled, nothing is read through these pointers: any tensor will do.
     scales = (weight.absmax, weight.code, weight.nested_absmax, weight.nested_code, weight.offset)
     absmax, code, nested_absmax, nested_code, offset = scales if nested else (*scales[:2], *[weight.code] * 3)
     options = {
         "NESTED": nested,
+        "SCALED": row_scale is not None,
         "BLOCK_BITS": weight.block.bit_length() - 1,
         "NESTED_BITS": weight.nested_block.bit_length() - 1,
         "enable_fp_fusion": False,
     }
-    tensors = (absmax, code, nested_absmax, nested_code, offset, out)
+    times = code if row_scale is None else row_scale
+    tensors = (absmax, code, nested_absmax, nested_code, offset, times, out)
     if columns % WORD == 0 and weight.packed.storage_offset() % 4 == 0:
         block = choose("nf4", columns, block_shape(columns), out.device)
         words = columns // WORD
@@ -302,15 +318,18 @@ def sample(
     wide: bool = False,
     layout: str = "contiguous",
     nested: bool = True,
+    scaled: bool = False,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
-    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor."""
-    weight = Nf4.drawn(Draws(dtype=torch.float32, device=device), (rows, width), dtype, nested=nested)
+    """See `Op.sample`; `layout` "sliced" decodes into columns of a wider tensor, `scaled` multiplies each row."""
+    draws = Draws(dtype=torch.float32, device=device)
+    weight = Nf4.drawn(draws, (rows, width), dtype, nested=nested)
+    row_scale = draws.normal(rows).abs_() if scaled else None
     options = {"dtype": torch.float64 if wide else dtype, "device": device}
 
     def run(implementation: Implementation) -> dict[str, Tensor]:
         sliced = layout == "sliced"
         out = torch.full((rows, width + 24 if sliced else width), float("nan"), **options)[:, :width]
-        return {"weight": implementation.forward(weight, out)}
+        return {"weight": implementation.forward(weight, out, row_scale)}
 
     return run
 

@@ -22,7 +22,7 @@ from studio.models.gguf.facts import describe_gguf, find_gguf, name_gguf, read_g
 from studio.models.opened_folder import is_open
 from studio.models.packed_facts import describe_packed
 from studio.models.sdpa import supports_sdpa
-from studio.models.stored_weights import OPENED, find_opened, list_opened_shapes, read_block
+from studio.models.stored_weights import OPENED, find_opened, list_opened_shapes, name_form, read_forms
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "assets" / "demo_model"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -233,7 +233,7 @@ def _describe_stored(
     opened = find_opened(folder, list_weights(folder))
     if is_open(opened):
         return _inspect_folder(opened, source, name)
-    shapes = list_opened_shapes(tensors, name, read_block(folder))
+    shapes = list_opened_shapes(tensors, name, read_forms(config))
     count = sum(map(math.prod, shapes.values()))
     stored_bytes = sum(tensor.size_bytes for tensor in tensors.values())
     values = {"bits": f"{8 * stored_bytes / count:.1f}", "size": f"{2 * count / 1e9:.1f}"}
@@ -369,8 +369,7 @@ def name_quantization(config: Mapping[str, Any]) -> str:
         return str(settings.get("bnb_4bit_quant_type", "nf4"))
     if settings.get("load_in_8bit"):
         return "int8"
-    method = str(settings.get("quant_method", "unknown"))
-    return "fp8" if (method, settings.get("format")) == ("compressed-tensors", "float-quantized") else method
+    return name_form(settings)
 
 
 def _has_chat_template(folder: Path) -> bool:

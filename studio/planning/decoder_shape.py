@@ -69,6 +69,8 @@ class DecoderShape:
     """Whether gate and loss head are composed of PyTorch's operations."""
     fp8: bool
     """Whether frozen weights are multiplied in 8 bits, from copies of their own."""
+    magnitudes: bool
+    """Whether the length of each output's weights is trained (DoRA): then 16-bit weights are opened, too."""
     element_bytes: int
     windows: tuple[int, ...]
     """Of each layer: the tokens that a token sees; 0: all before it."""
@@ -78,6 +80,11 @@ class DecoderShape:
     """Whether experts stand beside the MLP, each with norms of its own."""
     routed: Routed | None = None
     """Experts, where layers have some: those without are taken to be like them."""
+
+    @property
+    def keeps_branches(self) -> bool:
+        """Whether attention's and the MLP's results are kept beside the stream that they join."""
+        return self.branch_norms or self.magnitudes
 
     @property
     def queries(self) -> int:
@@ -100,10 +107,10 @@ class DecoderShape:
 def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
     """Return why the model's own forward trains and not the studio's own decoder; None where the decoder does.
 
-    That is so for DoRA, 8-bit weights, and layers of another structure.
+    That is so for DoRA with dropout, 8-bit weights, and layers of another structure.
     """
     spec, stored = recipe.adapter, plan.quantization.value
-    if spec.dora and spec.method == "lora":
+    if trains_magnitudes(recipe) and spec.dropout:
         return text("plan.stock.dora")
     if stored not in ("none", "nf4"):
         return text("plan.stock.quantization", value=stored)
@@ -155,6 +162,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         composed_attention=composed and not foreign,
         composed=not all(_by_triton(plan, op) for op in COMPOSED if op in plan.kernels),
         fp8=bool(plan.fp8.value),
+        magnitudes=trains_magnitudes(recipe),
         element_bytes=element_bytes,
         routed=read_routed(model, spec),
         paired=stand_beside(model),
@@ -163,6 +171,11 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
             model, foreign, element_bytes, longest(model, recipe) if plan.attention.value == "eager" else 0
         ),
     )
+
+
+def trains_magnitudes(recipe: Recipe) -> bool:
+    """Return whether each output's length is trained beside its adapter (models/decoder/magnitudes.py)."""
+    return recipe.adapter.dora and recipe.adapter.method == "lora"
 
 
 def longest(model: ModelFacts, recipe: Recipe) -> int:

@@ -133,12 +133,11 @@ def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:
 
 
 def count_adapters(model: ModelFacts, spec: AdapterSpec) -> int:
-    """Return the parameters of the adapters on linears and experts."""
+    """Return the parameters of the adapters on linears and experts, DoRA's lengths of outputs among them."""
     routed = read_routed(model, spec)
-    linear = sum(kind.count * _count_adapted(kind, spec.target_modules) for kind in list_kinds(model))
-    return spec.rank * linear + (routed.adapter_parameters if routed else 0)
-
-
-def _count_adapted(kind: LayerKind, targets: str) -> int:
-    """Return the inputs and outputs of all linears of a kind of layer that get an adapter."""
-    return sum(sum(shape) for name, shape in kind.linears.items() if is_target(name, targets))
+    linear = 0
+    for kind in list_kinds(model):
+        shapes = [shape for name, shape in kind.linears.items() if is_target(name, spec.target_modules)]
+        lengths = sum(outputs for outputs, _ in shapes) if spec.dora else 0
+        linear += kind.count * (spec.rank * sum(map(sum, shapes)) + lengths)
+    return linear + (routed.adapter_parameters if routed else 0)

@@ -14,6 +14,7 @@ from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.models.decoder.structure import PORTION_BYTES
 from studio.planning.decoder_shape import DecoderShape
 
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
@@ -28,8 +29,9 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
     """Return what a layer at the level `keep` holds until its backward pass, bytes a token (SavedLayer)."""
     e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     levels = (
-        # The layer's input; the MLP's result where a norm follows it; which experts a token passes.
-        e * shape.hidden * (1 + shape.branch_norms + shape.paired) + (routed.kept_bytes(e) if routed else 0),
+        # The layer's input; the MLP's result where a norm or a length needs it; which experts a token passes.
+        e * shape.hidden * (1 + shape.keeps_branches + shape.paired)
+        + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
         e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
@@ -78,7 +80,7 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
     if shape.record_bytes:  # made again before the MLP where its result is needed, else after it
         state, qkv = shape.record_bytes * (level < 1), 0
-    middle = e * hidden * ((level < 1) + shape.branch_norms)
+    middle = e * hidden * ((level < 1) + shape.keeps_branches)
     middle += (
         4 * e * hidden * shape.paired
     )  # their sum, its gradient, the MLP's, and what comes back by the router
@@ -94,7 +96,10 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
-    given_back = e * hidden * ((level > 0) + shape.branch_norms + shape.paired)
+    summed = PORTION_BYTES * shape.magnitudes
+    if shape.magnitudes:  # gate and up beside their gradients
+        portion += 2 * width + groups["gate_up"].tail
+    given_back = e * hidden * ((level > 0) + shape.keeps_branches + shape.paired)
     if level == 3:
         given_back += e * (2 * width + groups["gate_up"].tail)
     experts = 0
@@ -115,8 +120,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
     return {
-        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion,
-        "attention": max(0, attention) + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
+        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion + summed,
+        "attention": max(0, attention) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
     }
 

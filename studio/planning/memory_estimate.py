@@ -86,11 +86,15 @@ def predict_decoder(
     kept, needed = peak_of_layers(shape, tokens, policy)
     width, groups, trained = shape.element_bytes, shape.groups.values(), shape.trained_parameters
     quantized = plan.quantization.value == "nf4"
+    apart = quantized or shape.magnitudes
     # Rounded adapters lie beside the weights: as rows and columns of their own for opened ones, else inside the matrix.
     rounded = sum(group.tail * (group.inputs + group.outputs) for group in groups)
-    corners = 0 if quantized else sum(group.tail**2 for group in groups)
-    opened = 0
-    if quantized:
+    corners = 0 if apart else sum(group.tail**2 for group in groups)
+    opened = lengths = 0
+    if shape.magnitudes:  # of each output: c and |W|^2 in fp32; and a sum for each number of the widest B
+        lengths = 8 * shape.layers * sum(group.outputs for group in groups)
+        lengths += 4 * sum(group.tail * group.outputs for group in groups)
+    if apart:
         opened = sum(rows * columns for rows, columns in {group.shape for group in groups})
         opened += policy.cached_layers * sum(rows * columns for rows, columns in (g.shape for g in groups))
     routed = shape.routed
@@ -104,7 +108,7 @@ def predict_decoder(
         "weights": weights + copies,
         "adapters": 0
         if shape.whole
-        else 4 * trained + width * shape.layers * (rounded + corners) + copies_of_experts,
+        else 4 * trained + width * shape.layers * (rounded + corners) + copies_of_experts + lengths,
         "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": kept,

@@ -256,7 +256,7 @@ def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: 
         document_tokens=longest(model, recipe),
         ram_bytes=ram_bytes,
         recompute=recipe.run.activation_checkpointing,
-        opened=plan.quantization.value == "nf4",
+        opened=plan.quantization.value == "nf4" and not shape.magnitudes,
     )
 
 

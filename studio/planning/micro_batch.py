@@ -59,7 +59,7 @@ def choose_decoder_rows(
     tokens, most = _count_step_tokens(model, recipe, rows), longest(model, recipe)
     works = [measure_work(shape, window, most) for window in shape.windows]
     work = tokens * (sum(one.forward + one.backward for one in works) + head_work(shape))
-    own = micro_step_work(shape, opened=plan.quantization.value == "nf4")
+    own = micro_step_work(shape, opened=plan.quantization.value == "nf4" or shape.magnitudes)
 
     def take(one: tuple[int, MemoryChoice]) -> float:
         steps = count_micro_steps(tokens, one[0] * most)

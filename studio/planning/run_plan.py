@@ -13,7 +13,7 @@ from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, t
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
-from studio.planning.decoder_shape import read_decoder
+from studio.planning.decoder_shape import read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -279,6 +279,8 @@ def _choose_fp8(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu 
         return Choice(value=False, reason=text("plan.fp8.gpu", gpu=gpu.name, capability=capability))
     if recipe.adapter.method == "full":
         return Choice(value=False, reason=text("plan.fp8.full"))
+    if trains_magnitudes(recipe):
+        return Choice(value=False, reason=text("plan.fp8.dora"))
     if draft.quantization.value != "none":
         return Choice(value=False, reason=text("plan.fp8.quantized", value=draft.quantization.value))
     if draft.dtype.value != "bf16":

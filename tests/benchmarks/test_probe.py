@@ -31,6 +31,7 @@ def test_faults_are_counted(ask):
     assert int(row["faults"]) >= 20 and int(row["comparisons"]) > 50
 
 
+@pytest.mark.computing
 def test_a_fault_that_is_accepted_fails_it(ask, monkeypatch):
     monkeypatch.setattr("studio.models.decoder.parity_check.find_difference", lambda *arguments: None)
     code, row = ask("--faults")

@@ -48,7 +48,7 @@ def take(step, case: Case, count: int = 3) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("stock", [False, True])
-@pytest.mark.parametrize("lengths", ["full", "padded"])
+@pytest.mark.parametrize("lengths", some(["full", "padded"], "padded"))
 @pytest.mark.parametrize("bits", some([16, 4], 4))
 def test_same_losses_and_gradients(folder, lengths, bits, stock):
     case = dataclasses.replace(HF, lengths=lengths, bits=bits)
@@ -78,7 +78,7 @@ def test_packed_documents_do_not_see_each_other(folder):
     assert together == pytest.approx(total / tokens, rel=1e-5)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@pytest.mark.parametrize("stock", some([False, True], True))
 def test_what_is_kept_does_not_change_the_numbers(folder, stock):
     lean = MemoryPolicy(layers=(LayerPolicy(keep="input"),) * 2)
     build = {"bits": 16, "batch": 3, "tokens": 40, "stock": stock, "device": CPU}

@@ -23,16 +23,16 @@ from studio.core.events import RunPlanned
 from studio.core.facts import BackendPlan, Choice
 from studio.core.i18n import load_catalogue, text
 from tests.conftest import chat_rows, write_jsonl
-from tests.each_time import some
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
 COMMANDS = "studio demo train resume check plan data doctor explain runs chat export wsl bench".split()
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory, tiny_models):
+def shop(tmp_path_factory, tiny_models, know_machine):
     """A folder with data, a recipe and a workspace."""
     folder = tmp_path_factory.mktemp("shop")
+    know_machine(folder / "workspace")
     data = write_jsonl(folder / "chats.jsonl", chat_rows(24))
     (folder / "tiny").symlink_to(tiny_models(), target_is_directory=True)
     write_recipe(folder, Path("tiny"), Path(data.name))
@@ -209,6 +209,7 @@ def test_plan_says_what_would_be_used(ask, read, shop):
     assert "precision" in said and "False" not in said
 
 
+@pytest.mark.computing
 def test_plan_says_what_gets_no_adapter_in_the_words_of_train(ask, read, shop, tiny_models, tmp_path):
     assert ask("plan", shop / "recipe.json")["untouched"] == []
     recipe = write_recipe(tmp_path, tiny_models("qwen3_moe"), shop / "chats.jsonl", optim={"max_steps": 1})
@@ -379,6 +380,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.computing
 def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
     words = ["export", "r1", "--json", "--folder", str(tmp_path / "out"), "--workspace", str(tmp_path / "w")]
     process = subprocess.Popen(
@@ -404,7 +406,8 @@ def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only on Linux: a place that is always full")
-@pytest.mark.parametrize("full", some(["stdout", "stderr"], "stdout"))
+@pytest.mark.computing
+@pytest.mark.parametrize("full", ["stdout", "stderr"])
 def test_a_full_place_for_what_is_told_ends_nothing(shop, trained, full):
     """The work is done: only who waits for the answer is told, and on the other stream."""
     words = [sys.executable, "-m", "studio.cli", "runs", "--workspace", str(shop / "workspace")]

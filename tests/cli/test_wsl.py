@@ -193,6 +193,7 @@ def test_a_workspace_in_use_is_not_handed_over(stage, workspace, kind, monkeypat
     assert not (stage.home / "finetune-studio").exists()
 
 
+@pytest.mark.computing
 def test_take_over_waits_for_the_window_to_close(stage, workspace):
     held = claim(workspace, "studio")
     threading.Timer(1.0, held.release).start()
@@ -227,6 +228,7 @@ def test_a_studio_that_ends_by_itself_says_why(stage, workspace):
     assert not (workspace.root / MARKER).exists() and not stage.opened
 
 
+@pytest.mark.computing
 def test_a_workspace_that_linux_does_not_see_is_refused(stage):
     with pytest.raises(StudioError) as refusal:
         stage("--yes", elsewhere="/mnt/q/workspace")

@@ -260,6 +260,7 @@ def test_a_full_disk(tmp_path, workspace):
     assert (code, found["rows_used"]) == (0, 30_000)
 
 
+@pytest.mark.computing
 def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     from studio.core.errors import StudioError
     from studio.core.recipe import DatasetSpec

@@ -16,6 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.data.dataset_report import describe
 from studio.data.prepare import prepare
+from tests.each_time import some
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 ROWS = st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=30)
@@ -60,7 +61,7 @@ def damage(data: bytes, wounds: list[tuple[str, int, bytes]]) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("kind", some(CONTAINERS, "jsonl", "csv"))
 @settings(
     max_examples=10,
     deadline=None,

@@ -56,6 +56,7 @@ def test_a_run_is_refused_with_the_row(tmp_path, jsonl, tokenizer_of, english, n
     assert not any(path.is_dir() for path in (tmp_path / "tokens").iterdir()), "nothing half-done is kept"
 
 
+@pytest.mark.computing
 def test_the_preview_ends_too(tmp_path, jsonl, tokenizer_of):
     spec, _, tokenizer = make(tmp_path, jsonl, tokenizer_of("chatml"), "loops")
     shown = preview(spec, tokenizer, rows=9, cache=tmp_path / "cache")
@@ -71,6 +72,7 @@ def test_many_rows_in_time_are_not_interrupted():
         time.sleep(0.6)
 
 
+@pytest.mark.computing
 def test_a_row_that_ends_in_the_last_moment_is_refused_or_not_but_nothing_comes_later():
     for _ in range(4):
         try:

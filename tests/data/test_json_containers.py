@@ -327,6 +327,7 @@ def test_what_follows_an_object_around_a_list():
     assert [row.values.get("a") for row in read_whole(text)][-1] is None
 
 
+@pytest.mark.computing
 def test_small_windows_read_the_same(monkeypatch):
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", 16)
     monkeypatch.setattr(json_stream, "MOST_BYTES", 32)

@@ -15,6 +15,7 @@ from studio.data.render import Renderer
 from studio.data.row import RowError
 from studio.data.template_skeleton import match, shape_of
 from studio.data.templates.catalogue import read_family
+from tests.each_time import every
 
 CHATML = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")
 THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -183,7 +184,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=range(len(ANSWERS)))
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", every(4, FAMILIES))
 def test_answers_and_their_ends(renderer_of, say_trained, name, answers):
     family = FAMILIES[name]
     last = family.lead if family.last is None else family.last
@@ -364,7 +365,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", every(2, ODD))
 def test_odd_templates(tokenizers_of, say_trained, name):
     odd = ODD[name]
     if name == "trimmed, and every answer bracketed":

@@ -97,6 +97,7 @@ def test_too_many_broken_rows_stop_the_run(tmp_path, jsonl, tokenizer_of, englis
     assert english(refusal.value.why) == "Line 5: The column messages is empty."
 
 
+@pytest.mark.computing
 def test_few_broken_rows_are_left_out_with_a_warning(tmp_path, jsonl, tokenizer_of, english):
     rows = make_rows(4000)
     for place in range(0, 4000, 73):

@@ -344,6 +344,7 @@ def test_columns_are_those_of_the_sample(tmp_path, jsonl):
     assert open_path(path).columns == ("a", "b")
 
 
+@pytest.mark.computing
 def test_more_of_the_sample_comes_from_the_middle_and_the_end(tmp_path):
     path = tmp_path / "a.jsonl"
     count = 60_000
@@ -365,6 +366,7 @@ def test_more_of_a_small_file_is_nothing(tmp_path, jsonl):
     assert open_path(path).sample_more(100) == ()
 
 
+@pytest.mark.computing
 def test_a_large_file_is_looked_at_in_a_second(tmp_path):
     """The brief speaks of 1 GB; what is read does not grow with the file, which 200 MB show."""
     chance = random.Random(0)

@@ -133,6 +133,7 @@ def test_files_of_a_folder(tmp_path, monkeypatch):
     assert refusal.value.what.id == "data.folder.large"
 
 
+@pytest.mark.computing
 def test_many_names_are_planned_in_time_that_grows_with_them():
     """100,000 members of a zip took minutes: sets were made anew for each name, and tuples grown one by one."""
 

@@ -123,6 +123,7 @@ def test_nothing_to_count():
     assert found.rows == 0 and found.to_dict()["near_duplicates"] == 0
 
 
+@pytest.mark.computing
 @given(st.integers(0, 5000), st.integers(0, 5000))
 @example(1, 5000)
 @example(4, 3)

@@ -13,6 +13,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.render import Renderer
 from studio.data.template_sandbox import TemplateVerdict, judge, require_safe
 from studio.data.templates.catalogue import list_names, read_family
+from tests.each_time import every
 
 LOOP = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
 DOUBLING = "{% set ns = namespace(x='ab') %}{% for m in messages %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
@@ -35,12 +36,12 @@ PRYING = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", every(2, LARGE))
 def test_templates_that_swell(name):
     assert judge(LARGE[name]).fault == "large"
 
 
-@pytest.mark.parametrize("name", PRYING)
+@pytest.mark.parametrize("name", every(2, PRYING))
 def test_templates_that_pry(name):
     assert judge(PRYING[name]).fault == "escape"
 

@@ -22,6 +22,7 @@ from studio.data.templates.catalogue import (
     read_family,
     recognise,
 )
+from tests.each_time import every
 
 CHAT = Conversation(messages=(Message("user", "q"), Message("assistant", "a")))
 SPECIALS = ("</s>", "<s>")
@@ -92,10 +93,8 @@ def test_our_qwen_and_llama_write_tool_calls_as_the_vendors_do():
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.computing] if number % 4 else [])
-        for number, path in enumerate(vendor_templates())
-    ],
+    every(8, vendor_templates()),
+    ids=lambda path: path.stem,
 )
 def test_ours_render_as_transformers_does(path, tokenizers_of):
     """On other conversations than those on which compile_like compares them."""

@@ -70,6 +70,7 @@ fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.computing
 @settings(max_examples=150, deadline=None)
 @given(chats, chats, fields, st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]))
 def test_every_row_stays_or_is_counted(rows, evaluation, fields, weight):

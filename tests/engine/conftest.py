@@ -47,12 +47,12 @@ class Ran:
 
 
 @pytest.fixture(scope="session")
-def machine():
+def machine(kept_facts):
     """The facts of this machine."""
     import studio.engine.run  # noqa: F401 - its libraries come in here, to be left out of garbage collections too
 
     gc.freeze()
-    return detect()
+    return detect(cache=kept_facts)
 
 
 @pytest.fixture

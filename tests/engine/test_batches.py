@@ -115,7 +115,7 @@ def gradients_of(
 
 
 @pytest.mark.parametrize("way", ["decoder, packed", "decoder, not packed", "own code"])
-@pytest.mark.parametrize("count", some([1, 2, 4, 8], 1, 4))
+@pytest.mark.parametrize("count", some([1, 2, 4, 8], 4))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_the_gradient_is_that_of_the_rows_one_by_one(way, count, dtype):
     own, packing = way != "own code", way != "decoder, not packed"

@@ -133,6 +133,7 @@ def test_stop_and_resume_is_bit_exact(ran):
     assert same(adapter(whole), adapter(second))
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize(
     "name", some(["trained.safetensors", "state.pt", "manifest.json"], "trained.safetensors")
 )

@@ -58,12 +58,12 @@ def says(ran: Ran) -> set[str]:
     return {text.id for text in ran.of(RunPlanned)[0].swaps}
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", some(["lora", "full"], "lora"))
 @pytest.mark.parametrize(
     "family",
     some(["llama", "qwen3", "gemma3", "granite", "olmo2", "glm4", "hunyuan"], "llama", "gemma3"),
 )
-@pytest.mark.parametrize("fill", [False, True])
+@pytest.mark.parametrize("fill", some([False, True], True))
 def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, fill, method):
     changes = {
         "adapter.method": method,
@@ -84,11 +84,14 @@ def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, fam
 
 @pytest.mark.parametrize(
     "way",
-    [
-        {"adapter.dropout": 0.2},
+    some(
+        [
+            {"adapter.dropout": 0.2},
+            {"adapter.method": "full"},
+            {"adapter.method": "full", "model.precision": "bf16"},
+        ],
         {"adapter.method": "full"},
-        {"adapter.method": "full", "model.precision": "bf16"},
-    ],
+    ),
     ids=str,
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
@@ -104,11 +107,26 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, own, way):
 
 
 def test_what_the_decoder_does_not_know_trains_by_the_models_own_code(ran, own, monkeypatch):
-    result = ran({"adapter.dora": True, "run.trial": False})
+    result = ran({"adapter.dora": True, "adapter.dropout": 0.1, "run.trial": False})
     assert result.record.state == "finished" and "run.decoder" not in says(result), result.log
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_dora_by_the_decoder_is_pefts(ran, own, monkeypatch):
+    """Up to fp32's rounding; and a run that is stopped goes on to the same bits."""
+    changes = {"adapter.dora": True, "run.trial": False, "model.precision": "fp32"}
+    whole = ran(changes)
+    assert whole.record.state == "finished" and "run.decoder" in says(whole), whole.log
+    assert any("magnitude" in name for name in weights(whole))
+    part = ran(changes, stop_at=3)
+    rest = ran(changes, folder=part.folder)
+    assert part.losses + rest.losses == whole.losses
+    first, second = weights(whole), weights(rest)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: False)
+    assert whole.losses == pytest.approx(ran(changes).losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", some(["adamw", "adamw_8bit"], "adamw"))
 def test_all_weights_in_16_bits_learn_as_in_32(ran, own, optimizer):
     """The weights that learn stay fp32: what one step changes is less than a 16-bit weight can hold."""
     changes = {
@@ -179,6 +197,7 @@ def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, 
     assert fell.losses == switched.losses
 
 
+@pytest.mark.computing
 def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
     ran, machine, tmp_path, monkeypatch, own, recipe
 ):
@@ -207,6 +226,7 @@ def test_a_kernel_that_is_wrong_with_this_model_leaves_the_others_fast(
     assert result.of(RunPlanned)[0].plan.kernels["glu"].value == "reference"
 
 
+@pytest.mark.computing
 def test_when_memory_is_out_less_is_kept_before_the_micro_batch_is_touched(ran, own, monkeypatch):
     real = DecoderStep.add_gradients
 

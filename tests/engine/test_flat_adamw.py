@@ -29,7 +29,6 @@ from studio.models.adapt import adapt, unwrap
 from studio.models.decoder.decoder import take_over
 from studio.planning import run_plan as planning
 from tests.doubles.kernels import Fault, Kernel, Now
-from tests.each_time import some
 
 COUNT = 1000
 CPU = torch.device("cpu")
@@ -327,7 +326,8 @@ def played_step(p, g, m, v, coefficients, count, epsilon, weight_decay, **_) -> 
 PLAYED = {"squares": played_squares, "advance": played_advance, "step": played_step}
 
 
-@pytest.mark.parametrize("kernel", some(PLAYED, "step"))
+@pytest.mark.computing
+@pytest.mark.parametrize("kernel", PLAYED)
 def test_a_kernel_that_fails_at_step_4_goes_to_its_twin_and_the_step_is_taken_again(
     ran, own, monkeypatch, kernel
 ):
@@ -369,6 +369,7 @@ def spoil(monkeypatch, bad: set[int]) -> None:
     monkeypatch.setattr(training, "warm_up", lambda trainer: None)
 
 
+@pytest.mark.computing
 def test_a_step_without_numbers_is_reported_as_skipped_and_the_third_ends_the_run(ran, own, monkeypatch):
     changes = {"run.trial": False, "run.save_every": 0}
     spoil(monkeypatch, {2})
@@ -385,6 +386,7 @@ def test_a_step_without_numbers_is_reported_as_skipped_and_the_third_ends_the_ru
     assert len(thrice.losses) == 4
 
 
+@pytest.mark.computing
 def test_when_memory_is_out_in_a_run_the_step_is_taken_again(ran, own, monkeypatch):
     calm = ran({"run.trial": False})
     real, calls = ADAMW.reference.step, iter(range(100))

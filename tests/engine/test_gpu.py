@@ -52,7 +52,9 @@ WAYS = {
         {"adapter.method": "full", "optim.learning_rate": 3e-3, "model.precision": "fp16"},
         DECODER,
     ),
-    "dora": ({"adapter.dora": True}, SWAPS),
+    "dora": ({"adapter.dora": True}, DECODER),
+    "dora nf4": ({"adapter.dora": True, "model.quantization": "nf4"}, DECODER),
+    "dora dropout": ({"adapter.dora": True, "adapter.dropout": 0.1}, SWAPS),
 }
 """Changes of the recipe, and what is planned for them: the ops of the studio's own decoder, or parts of the model's own
 code that are swapped (op -> how many)."""
@@ -99,8 +101,8 @@ def test_small_steps_are_recorded_and_large_ones_launched(ran, monkeypatch):
     assert ran({"run.trial": False}).record.state == "finished" and not replays
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_recorded_launched_and_own_steps_train_alike(ran, tmp_path, monkeypatch, dropout):
+@pytest.mark.parametrize("dropout, dora", [(0.0, False), (0.2, False), (0.0, True)])
+def test_recorded_launched_and_own_steps_train_alike(ran, tmp_path, monkeypatch, dropout, dora):
     """In float32, where no rounding hides a mistake, on rows of 20 to 150 tokens: graphs are used anew for others."""
     changes = {
         "data.source": str(write_lengths(tmp_path / "lengths.jsonl")),
@@ -108,6 +110,7 @@ def test_recorded_launched_and_own_steps_train_alike(ran, tmp_path, monkeypatch,
         "model.precision": "fp32",
         "optim.epochs": 4,
         "adapter.dropout": dropout,
+        "adapter.dora": dora,
     }
     replays = note_replays(monkeypatch)
     recorded = ran(changes)

@@ -28,7 +28,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", some(WAYS, "lora", "nf4", "full", "packing"))
+@pytest.mark.parametrize("way", some(WAYS, "lora", "nf4"))
 def test_loss_falls_and_artefact_reloads(ran, way):
     result = ran({"optim.epochs": 4} | WAYS[way])
     assert result.record.state == "finished", result.log
@@ -53,6 +53,7 @@ def test_8bit_optimizer_holds_8bit_states(tiny_models):
     assert optimizer.state[layer.weight]["state1"].dtype == torch.uint8
 
 
+@pytest.mark.computing
 def test_continued_pretraining_on_plain_text(ran, jsonl, tmp_path):
     file = jsonl(tmp_path / "text.jsonl", [{"text": "the quick brown fox " * (3 + i % 5)} for i in range(20)])
     result = ran({"data.source": str(file), "optim.epochs": 6})
@@ -60,6 +61,7 @@ def test_continued_pretraining_on_plain_text(ran, jsonl, tmp_path):
     assert result.losses[-1] < result.losses[0] - 0.5
 
 
+@pytest.mark.computing
 def test_going_on_from_an_adapter(ran):
     first = ran({"optim.epochs": 4})
     again = ran({"model.adapter": str(first.folder.path / first.record.artifact)})
@@ -101,7 +103,7 @@ PLAIN_ATTENTION = {
 """Families that transformers computes without PyTorch's fused attention alone."""
 
 
-@pytest.mark.parametrize("family", PLAIN_ATTENTION)
+@pytest.mark.parametrize("family", some(PLAIN_ATTENTION, "gptj"))
 def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, family):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED
@@ -130,7 +132,7 @@ def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, f
 
 
 @pytest.mark.parametrize("form", some(["nf4", "int8"], "nf4"))
-@pytest.mark.parametrize("stored_so", [True, False], ids=["stored", "asked for"])
+@pytest.mark.parametrize("stored_so", some([True, False], False), ids=["stored", "asked for"])
 def test_a_quantised_base_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form, stored_so):
     from studio.engine.exporters.exporter import ExportJob
     from studio.engine.exporters.merged import MERGED

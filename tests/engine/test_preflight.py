@@ -21,6 +21,7 @@ from studio.engine.loss import LossHead
 from studio.engine.preflight import PASS_SHARE, Trial, _cut
 from studio.engine.run_folder import create_run
 from tests.conftest import CHAT_TEMPLATE
+from tests.each_time import some
 
 LONG = "what is the capital of France, and why is it not Lyon?"
 
@@ -108,6 +109,7 @@ def test_evaluation_that_does_not_fit_takes_fewer_rows_and_leaves_training_alone
     assert kinds.index("memory_freed") < kinds.index("trial_finished") < kinds.index("step_logged")
 
 
+@pytest.mark.computing
 def test_memory_that_runs_out_goes_down_the_ladder_before_step_1(ran, monkeypatch):
     real = LossHead.token_losses
 
@@ -281,7 +283,7 @@ def test_kernel_that_fails_on_a_batch_of_one_row(ran, monkeypatch):
 CHANGES = {"adapter.dropout": 0.1, "data.validation_share": 0.25, "run.eval_every": 2}
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", some(["lora", "full"], "full"))
 def test_a_run_with_a_trial_is_bitwise_the_run_without(ran, method):
     changes = CHANGES | {"adapter.method": method, "optim.learning_rate": 1e-3}
     if method == "full":
@@ -314,6 +316,7 @@ def test_it_tells_what_it_measured_and_stays_out_of_the_folder(ran, machine, rec
     assert len({micro for phase, _, micro in beats if phase == "trial"}) >= 8
 
 
+@pytest.mark.computing
 def test_it_comes_once_and_not_after_a_resume(ran):
     stopped = ran(stop_at=2)
     assert len(stopped.of(TrialFinished)) == 1

@@ -41,7 +41,7 @@ def says(ran) -> set[str]:
 
 @pytest.mark.parametrize("quantization", some(["none", "nf4"], "none"))
 @pytest.mark.parametrize(
-    "targets", ["all-linear", "q_proj,k_proj,v_proj,o_proj"], ids=["experts", "attention"]
+    "targets", some(["all-linear", "q_proj,k_proj,v_proj,o_proj"], "all-linear"), ids=["experts", "attention"]
 )
 def test_a_run_is_that_of_the_models_own_code(ran, mixture, monkeypatch, targets, quantization):
     changes = {
@@ -64,6 +64,7 @@ def test_a_run_is_that_of_the_models_own_code(ran, mixture, monkeypatch, targets
         assert far.float().mean() <= 0.01, name
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("quantization", some(["none", "nf4"], "none"))
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(ran, mixture, monkeypatch, quantization):
     monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)

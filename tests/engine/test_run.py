@@ -28,6 +28,7 @@ from studio.core.events import (
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
 from tests.conftest import chat_rows
+from tests.each_time import some
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +48,7 @@ def test_events_tell_the_run_in_order(ran):
     assert result.of(RunFinished)[0].artifact == "adapter"
 
 
+@pytest.mark.computing
 def test_the_first_checkpoint_comes_early_by_itself(ran, monkeypatch):
     chosen = {"run.save_every": 0, "optim.max_steps": 30, "run.trial": False}
     saved = [event.step for event in ran(chosen).of(CheckpointSaved)]
@@ -110,6 +112,7 @@ def test_stop_before_training_saves_nothing(ran, recipe, machine, tmp_path):
     assert [event.saved for event in events if isinstance(event, RunStopped)] == [False]
 
 
+@pytest.mark.computing
 def test_a_stop_after_the_last_step_loses_nothing(ran):
     stopped = ran(stop_at=6)
     assert (stopped.record.state, stopped.record.steps) == ("stopped", 6)
@@ -118,6 +121,7 @@ def test_a_stop_after_the_last_step_loses_nothing(ran):
     assert resumed.record.state == "finished" and resumed.losses == []
 
 
+@pytest.mark.computing
 def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, recipe, machine, tmp_path):
     """Asked for in step 4, in the second of four micro-batches, with gradients there and random numbers drawn."""
     from studio.engine.run import run
@@ -144,6 +148,7 @@ def test_a_stop_in_the_middle_of_a_window_leaves_that_step_to_the_resume(ran, re
     assert resumed.losses == calm.losses[3:]
 
 
+@pytest.mark.computing
 def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, machine, tmp_path):
     from studio.engine.run import run
     from studio.engine.run_folder import create_run
@@ -164,6 +169,7 @@ def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, mach
     assert whole.state == "finished" and whole.eval_loss > 1
 
 
+@pytest.mark.computing
 def test_a_data_set_that_changed_between_stop_and_resume_is_told(ran, recipe):
     stopped = ran(stop_at=2)
     assert not stopped.of(Warned)
@@ -230,7 +236,7 @@ def test_a_wrong_artefact_never_counts_as_finished(ran, monkeypatch):
     assert result.record.diagnosis.what.id == "artifact.differs"
 
 
-@pytest.mark.parametrize("harmed", [False, True])
+@pytest.mark.parametrize("harmed", some([False, True], True))
 def test_the_base_is_read_again_only_where_it_changed_in_memory(ran, monkeypatch, harmed):
     """A base that training harmed would compute with the adapter what nobody else's does: its files decide."""
     import studio.engine.artifact as artifact

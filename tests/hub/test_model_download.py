@@ -258,6 +258,7 @@ def test_file_that_is_not_what_the_hub_announced_is_fetched_anew(hub, tmp_path):
     assert hub.served("model.safetensors") == ["bytes=1000-", ""]
 
 
+@pytest.mark.computing
 def test_gated_model_says_so_and_the_token_opens_it(hub, monkeypatch):
     hub.gated.add("good/tiny")
     error = refused()
@@ -307,6 +308,7 @@ def test_too_large_for_the_disk_is_said_before_the_first_byte(hub):
     assert not hub.asked
 
 
+@pytest.mark.computing
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only on Linux: a disk that is always full")
 def test_disk_that_fills_up_on_the_way(hub, tmp_path):
     blobs = tmp_path / "hf" / "hub" / "models--good--tiny" / "blobs"
@@ -342,6 +344,7 @@ def test_hub_that_does_not_answer_is_named_and_a_mirror_advised(hub, monkeypatch
         assert "HF_ENDPOINT" in words[2] and "hf-mirror" in words[2]
 
 
+@pytest.mark.computing
 def test_mirror_of_the_settings_stands_before_the_environments(hub, monkeypatch):
     mirror = os.environ["HF_ENDPOINT"]
     monkeypatch.setenv("HF_ENDPOINT", free_address())

@@ -178,6 +178,7 @@ def test_gated_and_missing_models_are_told_apart(hub, environment):
     assert refused(fetch_facts, "no/such", Mirror(hub.address), environment)[0] == "hub.missing"
 
 
+@pytest.mark.computing
 def test_hub_that_does_not_answer_is_told_with_its_address(hub, environment):
     hub.status = 429
     assert refused(search_hub, "qwen", Mirror(hub.address), environment)[0] == "hub.limit"

@@ -82,6 +82,7 @@ def installed(checkout: Path) -> str:
     return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.computing
 def test_the_first_start_installs_and_hands_over(first):
     checkout, start = first
     assert start.returncode == 0, start.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import triton
@@ -13,7 +15,7 @@ from tests.kernels.oracle import options_of, read
 
 @pytest.fixture
 def launches(monkeypatch, tmp_path):
-    """A function (op, kind of cases, dtype, rows) -> the launches that the op's samples make, forward and backward."""
+    """A function (op, cases or their kind, dtype, rows) -> the launches of the op's samples, forward and backward."""
     # A cached result would hide a compiler that fails today.
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     # What is drawn is never looked at: memory as it comes is as good.
@@ -22,9 +24,9 @@ def launches(monkeypatch, tmp_path):
     for name, (module, attribute, kernel) in SHIPPED.items():
         monkeypatch.setattr(module, attribute, Recorder(name, kernel, noted))
 
-    def record(op: Op, kind: str, dtype: torch.dtype, rows: int = 8) -> list[Launch]:
+    def record(op: Op, cases: str | Sequence, dtype: torch.dtype, rows: int = 8) -> list[Launch]:
         noted.clear()
-        for options in options_of(op.name, kind):
+        for options in options_of(op.name, cases) if isinstance(cases, str) else cases:
             given = {"dtype": dtype, "rows": rows} | read(options)
             op.sample(**given, device="cpu")(op.triton)
         return list(noted)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
 import triton
 from studio_kernels.dispatch import OPS
+from studio_kernels.op import Op
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -35,10 +37,12 @@ SHARED_BYTES = {
 FAST, FAST_WITH_DOTS = "sm_75", "sm_120"
 """Compiled for each time, but for LONG: of NVIDIA's cards that are given such an op, those with the least shared
 memory."""
-LONG = ("flash", "rope", "dropout", "grouped_matmul")
-"""Ops whose kernels take longest to compile, 4 to 12 s: test_flash.py compiles attention's each time, for one card."""
+LONG = ("flash", "rope", "dropout", "grouped_matmul", "lora", "fp8", "linear_cross_entropy")
+"""Ops whose kernels take longest to compile, 2 to 12 s: test_flash.py compiles attention's each time, for one card."""
 DOTLESS = ("sm_70", "sm_75")
 """Given elementwise ops and reductions only, in float16."""
+WHOLE = (FAST, FAST_WITH_DOTS, "sm_90", "gfx1100")
+"""Compiled for with all cases of an op: the least shared memory of each vendor, and NVIDIA's own way of matrices."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,15 @@ def pairs(fast: bool | None = None) -> list:
         if not (op.needs_dots and target in DOTLESS)
         and fast in (None, op.name not in LONG and target == (FAST_WITH_DOTS if op.needs_dots else FAST))
     ]
+
+
+def share(cases: Sequence, op: Op, target: str) -> Sequence:
+    """Return those of an op's cases that are compiled for a card: all for WHOLE, else one, another for each card.
+
+    So every card is compiled for with every op, and every case for as many cards as go round.
+    """
+    cards = [name for name in TARGETS if name not in WHOLE and not (op.needs_dots and name in DOTLESS)]
+    return cases if target in WHOLE else [cases[cards.index(target) % len(cases)]]
 
 
 def half(target: str) -> torch.dtype:

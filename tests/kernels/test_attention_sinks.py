@@ -95,6 +95,7 @@ def test_log_sums_that_are_no_such_are_passed_over():
     assert try_out(cpu, *given, True).ok
 
 
+@pytest.mark.computing
 def test_our_kernels_in_the_interpreter():
     environment = os.environ | {
         "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))

@@ -8,7 +8,8 @@ import triton
 from studio_kernels._triton import hash_triton
 from studio_kernels.dispatch import OPS, op_named
 
-from tests.kernels.launches import SHIPPED, TARGETS, Launch, check, half, pairs
+from tests.kernels.launches import SHIPPED, TARGETS, Launch, check, half, pairs, share
+from tests.kernels.oracle import options_of
 
 LENGTHS = (1, 2, 15, 16, 63, 64, 65, 1000, 2048)
 """Rows of a batch: one, odd, multiples of 16 or not, as the last batch and the evaluation bring them."""
@@ -30,7 +31,7 @@ def test_compiles_where_shared_memory_is_least(launches, op, target):
 @pytest.mark.computing
 @pytest.mark.parametrize(("op", "target"), pairs(fast=False))
 def test_compiles_for_every_generation(launches, op, target):
-    check(launches(op, "COMPILE", half(target)), target)
+    check(launches(op, share(options_of(op.name, "COMPILE"), op, target), half(target)), target)
 
 
 @pytest.mark.computing

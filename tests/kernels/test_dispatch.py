@@ -13,6 +13,8 @@ import torch
 from studio_kernels import glu, rms_norm
 from studio_kernels.dispatch import OPS, bind, op_named
 
+from tests.each_time import rarely
+
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 GPU = {"device_type": "cuda", "capability": (8, 6), "dtype": torch.bfloat16, "width": 4096}
 ROW_OPS = [op_named(name) for name in ("rms_norm", "glu", "layer_norm")]
@@ -144,7 +146,7 @@ except RuntimeError as error:
     ("breakage", "error"),
     [
         ("import sys; sys.modules['triton'] = None", "import of triton halted"),
-        (BROKEN_LIBTRITON, "DLL load failed while importing libtriton"),
+        rarely(BROKEN_LIBTRITON, "DLL load failed while importing libtriton"),
     ],
     ids=["blocked", "broken"],
 )

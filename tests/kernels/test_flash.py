@@ -10,6 +10,7 @@ import triton
 from studio_kernels import flash
 from studio_kernels.dispatch import op_named
 
+from tests.each_time import some_of_several
 from tests.kernels.launches import Launch, Recorder, check
 
 KERNELS = ("_forward_kernel", "_query_kernel", "_key_kernel")
@@ -21,8 +22,10 @@ CARDS = {
     "sm_100": (10, 0),
     "sm_120": (12, 0),
 }
-FAST = (256, "sm_90")
+FAST = (64, "sm_90")
 """Compiled each time; test_compile.py compiles the smallest tiles, which a processor is given."""
+TWINS = ((128, "sm_86"), (64, "sm_89"), (256, "sm_89"))
+"""Left out: the compiler treats both cards alike, and they have as little shared memory."""
 
 
 @pytest.fixture
@@ -37,10 +40,7 @@ def launches(monkeypatch, tmp_path) -> list[Launch]:
 
 @pytest.mark.parametrize(
     ("head_dim", "card"),
-    [
-        pytest.param(*tile, marks=[] if tile == FAST else [pytest.mark.computing])
-        for tile in product((64, 128, 256), CARDS)
-    ],
+    some_of_several([one for one in product((64, 128, 256), CARDS) if one not in TWINS], FAST),
 )
 def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):
     monkeypatch.setattr(flash, "read_capability", lambda device: CARDS[card])

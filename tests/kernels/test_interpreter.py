@@ -16,7 +16,7 @@ from tests.kernels.oracle import Comparison, cases
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = cases("CASES")
-EACH_TIME = 8
+EACH_TIME = 16
 """Of so many cases of an op one is run each time, the others with `--all`: all of them take a minute and a half."""
 
 

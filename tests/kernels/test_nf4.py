@@ -63,6 +63,16 @@ def test_reference_follows_the_formula_where_blocks_straddle_rows(rows, columns,
     assert torch.equal(decode(nf4.NF4.reference, packed, state), formula(packed, state))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(3, 4096), (129, 33)])
+def test_rows_are_multiplied_once_they_are_rounded(rows, columns):
+    packed, state = pack(rows, columns, torch.bfloat16)
+    times, weight = torch.rand(rows) + 0.5, nf4.Nf4.of(state, packed)
+    plain, scaled = (torch.empty(rows, columns, dtype=torch.bfloat16) for _ in range(2))
+    nf4.reference_forward(weight, plain)
+    nf4.reference_forward(weight, scaled, times)
+    assert torch.equal(scaled, (plain.float() * times[:, None]).bfloat16())
+
+
 @pytest.mark.parametrize("columns", [64, 96, 100, 33])
 def test_chunks_do_not_change_a_bit(monkeypatch, columns):
     packed, state = pack(131, columns, torch.bfloat16)

@@ -11,6 +11,7 @@ from studio.machine.failures.certainty import TELLS
 from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.explanation import REASONS, explain_words
 from studio.ui.tabs.doctor.report import cause_card
+from tests.each_time import every
 from tests.machine.recorded_texts import failures as recorded
 
 PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'
@@ -165,7 +166,7 @@ def certain_cause(words: str) -> str:
     return "" if REASONS.search(ENGLISH[f"failure.{id}.why"]) else id
 
 
-@pytest.mark.parametrize(("id", "text"), SOME)
+@pytest.mark.parametrize(("id", "text"), every(4, SOME))
 def test_without_the_line_that_names_it_no_other_cause_is_certain(id, text):
     words, _ = leave_out_harmless(clean(text))
     found = weigh_text(words).first
@@ -174,13 +175,13 @@ def test_without_the_line_that_names_it_no_other_cause_is_certain(id, text):
     assert certain_cause(rest) in ("", id)
 
 
-@pytest.mark.parametrize("text", [text for _, text in SOME])
+@pytest.mark.parametrize("text", every(4, [text for _, text in SOME]))
 def test_what_went_by_is_not_certain_where_the_end_is_unknown(text):
     assert certain_cause(f"{text}\n\n{UNKNOWN_END}") == ""
     assert certain_cause(f"{text}\n{STATES}ERROR: the moon is full, giving up\n") == ""
 
 
-@pytest.mark.parametrize(("id", "text"), SOME)
+@pytest.mark.parametrize(("id", "text"), every(4, SOME))
 def test_a_warning_before_the_error_is_never_certain(id, text):
     for warning in WARNINGS:
         assert certain_cause(warning + text) in ("", id), warning

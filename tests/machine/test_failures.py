@@ -92,6 +92,7 @@ SAID = {
 
 BLANKS = dict.fromkeys(
     (
+        "about",
         "line",
         "module",
         "layer",

@@ -12,6 +12,7 @@ from studio.core.i18n import load_catalogue
 from studio.machine.failures import CATALOGUE, code_of, diagnose, weigh_text
 from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.signature import Signature, plain_part
+from tests.each_time import every
 from tests.machine.recorded_texts import failures, read_texts
 
 TEXTS = failures()
@@ -91,7 +92,7 @@ def test_the_assembler_s_exit_code_is_never_a_cause(number):
     assert diagnose(bf16 + words).id == "bf16_old_gpu"
 
 
-@pytest.mark.parametrize(("id", "text"), TEXTS[::7])
+@pytest.mark.parametrize(("id", "text"), every(4, TEXTS[::7]))
 def test_a_text_cut_at_its_ends_is_known_as_long_as_the_line_that_names_it_is_there(id, text):
     text, _ = leave_out_harmless(clean(text))  # positions are those of what is left
     found = weigh_text(text).first
@@ -100,6 +101,7 @@ def test_a_text_cut_at_its_ends_is_known_as_long_as_the_line_that_names_it_is_th
         assert diagnose(text[start : end if end >= 0 else None]).id == id
 
 
+@pytest.mark.computing
 @settings(max_examples=150, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=60))
 def test_ordinary_log_lines_are_never_a_cause(seed, lines):

@@ -134,9 +134,9 @@ def test_stored_quantised_weights(folder):
     )
     change_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     assert inspect_model(str(folder)).quantization == "int8"
-    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    change_config(folder, quantization_config={"quant_method": "hqq", "bits": 4})
     facts = inspect_model(str(folder))
-    assert (facts.quantization, facts.trainable.ok) == ("gptq", False)
+    assert (facts.quantization, facts.trainable.ok) == ("hqq", False)
 
 
 @pytest.mark.parametrize(

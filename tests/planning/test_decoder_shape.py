@@ -81,7 +81,7 @@ def test_what_is_left_to_autograd_is_held_at_the_highest_level_alone(stored):
 
 def test_the_models_own_code_is_told_of_with_its_reason(stored):
     family, facts, _ = stored
-    recipe = make_recipe({"model.source": facts.source, "adapter.dora": True})
+    recipe = make_recipe({"model.source": facts.source, "adapter.dora": True, "adapter.dropout": 0.1})
     chosen = plan(make_machine(make_gpu()), recipe, facts)
     assert describe_steps(chosen, facts, recipe) == Text(id="plan.stock.dora")
     recipe = make_recipe({"model.source": facts.source})

@@ -267,7 +267,7 @@ def test_the_peak_is_where_most_is_kept_and_needed_at_once():
 @pytest.mark.parametrize(
     "changes, model",
     [
-        ({"adapter.dora": True}, {}),
+        ({"adapter.dora": True, "adapter.dropout": 0.1}, {}),
         ({"model.quantization": "int8"}, {}),
         ({}, {"linears": {}}),
         ({}, {"linear_parameters": 1}),

@@ -79,6 +79,7 @@ runs = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.computing
 @settings(max_examples=60, deadline=None)
 @given(runs, budgets, budgets, st.floats(0, 300), st.sampled_from([1, 4, 32]))
 def test_more_memory_is_never_slower_and_what_fits_fits(changes, low, high, ram, layers):
@@ -248,7 +249,7 @@ def test_the_decision_takes_less_than_200_ms_for_80_layers():
 
 def test_a_run_without_the_decoder_has_no_policy():
     with pytest.raises(ValueError, match="no policy"):
-        choose_policy(*make_run({"adapter.dora": True}), GIB, GIB)
+        choose_policy(*make_run({"adapter.dora": True, "adapter.dropout": 0.1}), GIB, GIB)
 
 
 def test_the_longest_context_just_fits():
@@ -352,7 +353,7 @@ def test_the_plan_takes_the_policy_in_and_leaves_other_runs_as_they_are():
     wanted = make_run({"run.activation_checkpointing": "on"})
     made = plan_memory(wanted[0], MACHINE, wanted[2], wanted[1], gpu)
     assert made.checkpointing.value is True and made.checkpointing.reason.id == "plan.wanted"
-    other = make_run({"adapter.dora": True})
+    other = make_run({"adapter.dora": True, "adapter.dropout": 0.1})
     made = plan_memory(other[0], MACHINE, other[2], other[1], gpu)
     assert made.memory is None and made.checkpointing.value == other[0].checkpointing.value
     whole = make_run({"adapter.method": "full", "model.quantization": "none"})

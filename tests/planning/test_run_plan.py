@@ -94,7 +94,7 @@ def test_quantization(machine, changes, model, value):
         (DESKTOP, {"model.quantization": "nf4"}, make_decoder(2), False, "quantized"),
         (DESKTOP, {}, make_decoder(2, quantization="nf4"), False, "quantized"),
         (DESKTOP, {"adapter.method": "full"}, make_decoder(2), False, "full"),
-        (DESKTOP, {"adapter.dora": True}, make_decoder(2), False, "stock"),
+        (DESKTOP, {"adapter.dora": True}, make_decoder(2), False, "dora"),
         (DESKTOP, {}, make_small(), False, "stock"),
     ],
 )

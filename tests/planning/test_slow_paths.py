@@ -32,7 +32,7 @@ def test_the_fast_path_has_nothing_to_tell():
 
 
 CASES = [
-    ({"adapter.dora": True}, ROOMY, None, "decoder", "plan.stock.dora", "adapter.dora"),
+    ({"adapter.dora": True, "adapter.dropout": 0.1}, ROOMY, None, "decoder", "plan.stock.dora", "adapter.dora"),
     ({"model.quantization": "int8"}, ROOMY, None, "decoder", "plan.stock.quantization", "model.quantization"),
     ({}, ROOMY, STRANGE, "decoder", "model.decoder.unlike", ""),
     ({}, ROOMY, make_model(), "decoder", "plan.stock.structure", ""),

@@ -19,14 +19,14 @@ from studio.services.desk import Desk
 from studio.services.eval_prompts import read_prompts
 from studio.services.eval_table import write_csv
 from studio.services.exports import loading_lines
+from tests.each_time import some
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory, tiny_models):
+def shop(tmp_path_factory, tiny_models, know_machine):
     """A desk, the ids of a LoRA run and a full run of 8 steps, both with checkpoints after 4 and 8, and the recipe."""
-    from studio.machine.workspace import open_workspace
     from studio.services.recipes import read_recipe
     from tests.conftest import chat_rows, write_jsonl
     from tests.launched import write_recipe
@@ -42,7 +42,7 @@ def shop(tmp_path_factory, tiny_models):
             "optim.max_steps": 8,
         },
     )
-    desk = Desk(open_workspace(str(folder / "workspace")))
+    desk = Desk(know_machine(folder / "workspace"))
     runs = []
     for method in ("lora", "full"):
         runs.append(desk.queue.start(change_recipe(recipe, {"adapter.method": method}), checked=True))
@@ -79,7 +79,7 @@ def wait_until(holds) -> None:
     pytest.fail("it never came")
 
 
-@pytest.mark.parametrize("kind", [1, 2], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", some([1, 2], 1), ids=["lora", "full"])
 def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(shop, kind):
     desk, run = shop[0], shop[kind]
     (choice,) = desk.chat.choices([desk.runs.read(run)])
@@ -342,7 +342,7 @@ def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "step-00000004"])
-@pytest.mark.parametrize("target", ["adapter", "merged"])
+@pytest.mark.parametrize("target", some(["adapter", "merged"], "merged"))
 def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, target, place):
     desk, run = shop[0], shop[1]
     found = desk.exports.estimate(run, target, place)

@@ -20,9 +20,8 @@ from tests.launched import claimed_elsewhere
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory, tiny_models):
+def shop(tmp_path_factory, tiny_models, know_machine):
     """A workspace and a recipe of 12 steps that are used by all tests here."""
-    from studio.machine.workspace import open_workspace
     from studio.services.recipes import read_recipe
     from tests.conftest import chat_rows, write_jsonl
     from tests.launched import write_recipe
@@ -30,7 +29,7 @@ def shop(tmp_path_factory, tiny_models):
     folder = tmp_path_factory.mktemp("desk")
     data = write_jsonl(folder / "chats.jsonl", chat_rows(24))
     recipe = read_recipe(str(write_recipe(folder, tiny_models(), data)))
-    return open_workspace(str(folder / "workspace")), recipe
+    return know_machine(folder / "workspace"), recipe
 
 
 @pytest.fixture
@@ -135,6 +134,7 @@ def chat(desk, run: str, messages, **settings):
             yield answer.words
 
 
+@pytest.mark.computing
 def test_one_run_at_a_time_and_no_chat_meanwhile(shop, desk, other, endless, finished):
     run = desk.queue.start(endless)
     train_until(desk, run, 1)

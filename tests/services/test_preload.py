@@ -143,6 +143,7 @@ def test_rows_are_prepared_while_the_machine_is_looked_at(workspace, monkeypatch
     desk_health.close()
 
 
+@pytest.mark.computing
 def test_what_cannot_be_prepared_is_left_to_the_run(workspace, monkeypatch, recipe, tmp_path, capfd):
     looking = threading.Event()
     monkeypatch.setattr(health, "detect", lambda *, importable, **_: importable(True) or looking.wait(60))

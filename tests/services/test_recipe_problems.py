@@ -70,6 +70,7 @@ def test_few_broken_rows_anywhere_are_told_before_a_start(tmp_path, empty, told)
     assert [SAY(one)[: len(told)] for one in found.problems] == [told] * bool(empty)
 
 
+@pytest.mark.computing
 def test_many_broken_rows_behind_the_head_are_refused_before_a_start(tmp_path):
     rows = [{"prompt": f"question {i} " * 9, "completion": "" if i >= 3750 else "yes"} for i in range(4000)]
     spec = DatasetSpec(source=str(write(tmp_path / "a.jsonl", rows)))

@@ -130,6 +130,7 @@ def test_no_checkpoint_is_written_for_a_run_that_is_discarded(shop, desk, endles
     assert saved == []
 
 
+@pytest.mark.computing
 def test_only_the_run_that_is_on_is_discarded(shop, desk):  # noqa: F811
     run = desk.queue.start(shop[1])
     assert desk.runs.wait(run).state == "finished"
@@ -192,6 +193,7 @@ def test_a_run_whose_folder_is_taken_away_ends_and_the_queue_goes_on(shop, desk,
     assert next(item for item in desk.queue.items() if item.state == "failed").run == ""
 
 
+@pytest.mark.computing
 def test_the_queue_runs_by_itself_and_a_stop_holds_it(shop, desk, endless):  # noqa: F811
     short = change_recipe(shop[1], {"optim.max_steps": 2, "name": "short", "run.trial": False})
     gone = change_recipe(shop[1], {"data.source": str(shop[0].root / "gone.jsonl"), "name": "gone"})

@@ -94,6 +94,7 @@ def test_deaths_that_get_further_each_time_go_on(workspace, stage):
     assert len(starts(workspace)) == 6
 
 
+@pytest.mark.computing
 def test_a_child_that_never_gets_to_a_run_is_given_up(workspace, stage):
     argv = stage({"then": "abort"})
     with pytest.raises(StudioError) as refused:
@@ -151,6 +152,7 @@ def test_a_headless_wish_goes_on_with_the_run(workspace, stage):
     assert starts(workspace)[1]["command"] == ["resume", "r1", "--json"]
 
 
+@pytest.mark.computing
 def test_wishes_without_end_are_given_up(workspace, stage):
     argv = stage({"wish": None})
     with pytest.raises(StudioError) as refused:
@@ -159,6 +161,7 @@ def test_wishes_without_end_are_given_up(workspace, stage):
     assert len(starts(workspace)) == supervisor.WISHES + 1
 
 
+@pytest.mark.computing
 def test_words_do_not_wait_for_a_reader():
     reader, writer = os.pipe()
     code = (
@@ -220,6 +223,7 @@ def test_a_second_window_opens_the_first_ones_page(workspace, stage, tmp_path, m
     assert opened == ["http://127.0.0.1:9/?token=once"]
 
 
+@pytest.mark.computing
 def test_a_restart_on_another_port_is_shown_and_one_on_the_same_is_not(workspace, stage, monkeypatch):
     argv = stage(*({"then": "page", "port": port, "wish": None} for port in (9, 9, 8)), {"code": 0})
     opened = []

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from studio.core.heartbeat import Heartbeat
 from studio.engine.crash_records import read_deaths
 from studio.supervisor import supervise as supervisor
@@ -42,6 +44,7 @@ def test_a_frozen_child_is_ended_and_its_run_goes_on_with_safer_settings(
     assert "no sign of life at step 3" in capfd.readouterr().err
 
 
+@pytest.mark.computing
 def test_the_window_is_restarted_when_it_stands_still_itself(workspace, stage, impatient, run_folder):
     run_folder()
     argv = stage({"steps": 3, "then": "freeze"}, {"code": 0})
@@ -51,6 +54,7 @@ def test_the_window_is_restarted_when_it_stands_still_itself(workspace, stage, i
     assert (second["env"]["RESUME"], second["env"]["SAFER"]) == ("r1", supervisor.SAFER)
 
 
+@pytest.mark.computing
 def test_a_recipe_that_says_stop_ends_the_run_with_its_cause(workspace, stage, impatient, run_folder, capfd):
     folder = run_folder("stop")
     argv = stage({"steps": 3, "then": "freeze"})
@@ -62,6 +66,7 @@ def test_a_recipe_that_says_stop_ends_the_run_with_its_cause(workspace, stage, i
     assert kinds == ["run_stalled", "run_failed"] and len(starts(workspace)) == 1
 
 
+@pytest.mark.computing
 def test_a_recipe_that_says_wait_is_only_told(workspace, driver, impatient, run_folder, capfd):
     run_folder("wait")
     process = driver({"steps": 3, "then": "deaf"})
@@ -77,6 +82,7 @@ def test_the_third_standstill_at_one_step_is_the_last(workspace, stage, impatien
     assert json.loads(capfd.readouterr().out.strip().splitlines()[-1])["diagnosis"]["id"] == "stalled"
 
 
+@pytest.mark.computing
 def test_restarts_that_a_person_chose_count_for_nothing(workspace, stage, impatient, run_folder):
     folder = run_folder()
     wanted = {"steps": 3, "then": "told", "want": "restart", "person": True}

@@ -21,6 +21,7 @@ from studio.core.recipe import Recipe
 from studio.services.desk import Desk
 from studio.ui.api import MOST_EVENTS, Api, _check_types
 from studio.ui.context import Context
+from tests.each_time import some
 from tests.launched import SITECUSTOMIZE, environment, processes_of, start, wait_for, write_recipe
 from tests.services.test_run_library import RECIPE, make_run, step, write_events
 from tests.ui.conftest import MACHINE
@@ -76,6 +77,7 @@ def test_runs_are_listed_and_told(shop):
     assert ask("pause", folder.run)["paused"] is False and ask("unpause", folder.run)["paused"] is False
 
 
+@pytest.mark.computing
 def test_events_come_by_cursor(shop):
     desk, ask = shop[:2]
     folder = make_run(desk.workspace.runs)
@@ -145,7 +147,7 @@ def test_a_refusal_has_three_sentences(shop, name, values, said):
     assert said in json.dumps(refusal)
 
 
-@pytest.mark.parametrize("role", ["viewer", ""])
+@pytest.mark.parametrize("role", some(["viewer", ""], "viewer"))
 def test_nobody_but_the_owner_is_served(shop, role):
     desk, ask, roles, _ = shop
     values = {"check": [{}], "plan": [{}], "start": [to_json(RECIPE)], "queue_add": [to_json(RECIPE)]}

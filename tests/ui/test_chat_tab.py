@@ -22,6 +22,7 @@ from studio.ui.tabs.chat.answer_text import show_answer
 from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, table_card, talk_card
 from studio.ui.tabs.chat.components import PRESETS, draw
 from studio.ui.tabs.chat.tab import ChatTab
+from tests.ui.sheet import Sheet
 
 SAMPLING = (8, 0.0, 1.0, 0, 1.0, 0)
 HOSTILE = [
@@ -218,7 +219,7 @@ def chat(context, monkeypatch):
     monkeypatch.setattr("studio.ui.tabs.chat.tab.SHOW_EVERY_S", 0)
     context.desk.log = {"broken": [], "half": [], "done": []}
     context.desk.chat = FakeTalks(context.desk)
-    with gr.Blocks(analytics_enabled=False), gr.Tab("chat") as tab:
+    with Sheet(), gr.Tab("chat") as tab:
         made = ChatTab(context)
         made.bind(tab)
     return made

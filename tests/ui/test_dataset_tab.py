@@ -13,6 +13,7 @@ from studio.core.recipe import change_recipe
 from studio.ui.form import Form
 from studio.ui.tabs.dataset.tab import FRESH, DatasetTab
 from tests.ui.sample_report import EVIL, make_question, make_report
+from tests.ui.sheet import Sheet
 
 PATIENCE_S = 10
 OTHERS = ("model", "method", "name", "seed", "adapter", "optim", "run")
@@ -22,7 +23,7 @@ OTHERS = ("model", "method", "name", "seed", "adapter", "optim", "run")
 def tab(context):
     """The tab in a window of its own, with a source in the draft."""
     context.keep_draft(change_recipe(context.draft(), {"data.source": "/data/chats.csv"}))
-    with gr.Blocks(analytics_enabled=False) as blocks:
+    with Sheet() as blocks:
         form = Form(context.words, context.draft())
         form.fields(form.section(OTHERS, ["basic", "common", "advanced"]))
         with gr.Tab("Dataset") as part:

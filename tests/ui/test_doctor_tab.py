@@ -13,6 +13,7 @@ from studio.core.events import RepairApplied
 from studio.core.facts import KernelTest, Offer
 from studio.core.i18n import literal
 from studio.ui.tabs.doctor.tab import FIXES, DoctorTab
+from tests.ui.sheet import Sheet
 
 EVIL = "<img src=x onerror=alert(1)>"
 NAMES = (
@@ -39,7 +40,7 @@ def problem(name: str, **values):
 @pytest.fixture
 def tab(context):
     """The tab in a window of its own, with its handlers bound."""
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         with gr.Tab("doctor") as page:
             made = DoctorTab(context)
         made.bind(page)

@@ -11,12 +11,13 @@ from studio.ui.context import Context
 from studio.ui.draft_sync import OtherWindow
 from studio.ui.form import Form
 from tests.ui.conftest import FakeDesk
+from tests.ui.sheet import Sheet
 
 
 @pytest.fixture
 def window(workspace, keys) -> OtherWindow:
     context = Context(FakeDesk(workspace, log={}), workspace, keys, "en")
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         form = Form(context.words, context.draft())
         form.fields(form.knobs)
         return OtherWindow(context, form)

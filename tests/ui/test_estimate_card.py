@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-import gradio as gr
 import pytest
 
 from studio.core.errors import Problem, StudioError
@@ -26,6 +25,7 @@ from studio.ui.field_badges import tab_of
 from studio.ui.form import Form
 from studio.ui.tabs.training.cards import check_card
 from tests.doubles.model_desk import CardDesk
+from tests.ui.sheet import Sheet
 
 ENGLISH = load_catalogue("en")
 EVIL = '<img src=x onerror="window.caught=1">'
@@ -39,7 +39,7 @@ def problem(field: str, severity: str = "error") -> Problem:
 def form() -> Form:
     """The components of all knobs: made once, for they hold nothing."""
     recipe = read_recipe(DEMO_RECIPE)
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         form = Form(load_catalogue("en"), recipe)
         for path in form.knobs:
             form.field(path)
@@ -49,7 +49,7 @@ def form() -> Form:
 @pytest.fixture
 def card(workspace, keys, form) -> Iterator[RunCard]:
     desk = CardDesk(workspace)
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         yield RunCard(Context(desk, workspace, keys, "en"), form)
     desk.close()
 

@@ -15,6 +15,7 @@ from studio.services.exports import Estimate, ExportItem
 from studio.ui.context import ASKING
 from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
 from studio.ui.tabs.export.tab import ExportTab
+from tests.ui.sheet import Sheet
 from tests.ui.test_chat_tab import HOSTILE, FakeTalks, Reader
 
 
@@ -94,7 +95,7 @@ def tab(context, monkeypatch):
     context.desk.sharing = SimpleNamespace(
         view=lambda: SimpleNamespace(connections=(SimpleNamespace(id="outside"),))
     )
-    with gr.Blocks(analytics_enabled=False), gr.Tab("export") as page:
+    with Sheet(), gr.Tab("export") as page:
         made = ExportTab(context)
         made.bind(page)
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import gradio as gr
 import pytest
 
 from studio.core.errors import RecipeError
@@ -15,6 +14,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.ui import app
 from studio.ui.app import build, fill_page
 from studio.ui.form import Form, elem_id
+from tests.ui.sheet import Sheet
 
 ELEMENT_IDS = Path(__file__).resolve().parents[2] / "docs" / "element_ids.md"
 DEMO = Recipe(model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
@@ -34,7 +34,7 @@ CHANGED = change_recipe(
 
 @pytest.fixture(scope="module")
 def form() -> Form:
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         made = Form(load_catalogue("en"), DEMO)
         for path in made.knobs:
             made.field(path)

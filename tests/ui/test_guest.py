@@ -47,6 +47,7 @@ from studio.ui.shell.blocks import TerseBlocks
 from tests.each_time import some
 from tests.path_spellings import SPELLINGS
 from tests.ui.conftest import FakeDesk
+from tests.ui.sheet import Sheet
 
 EVIL = '<img src=x onerror="alert(1)">'
 PARTS = {"row", "column", "html", "tabs", "tabitem", "textbox", "button", "timer", "state", "form"}
@@ -88,7 +89,7 @@ def fake_desk(workspace):
 def page(context) -> GuestPage:
     """The page's handlers, with the list of runs read each time."""
     page = GuestPage(context)
-    with gr.Blocks():
+    with Sheet():
         page.build()
     return page
 
@@ -190,7 +191,7 @@ def test_choosing_replaying_and_following(page, fake_desk):
 
 def test_no_look_that_was_on_its_way_writes_over_a_choice(context):
     page = GuestPage(context)
-    with gr.Blocks() as blocks:
+    with Sheet() as blocks:
         page.build()
         page.bind(blocks.load)
     assert sum(page.chosen in handler.outputs for handler in blocks.fns.values()) == 1
@@ -254,7 +255,7 @@ def one_run(tmp_path_factory):
     desk = SharedDesk(workspace)
     add_run(desk, "one", RunFinished(step=3, loss=0.5, artifact="adapter"))
     page = GuestPage(Context(desk, workspace, Keys(workspace.root, 7999), "en"))
-    with gr.Blocks():
+    with Sheet():
         page.build()
     return page
 
@@ -377,7 +378,7 @@ def test_a_refusal_tells_a_guest_nothing_of_this_machine(context, fake_desk, lat
 
     fake_desk.answer = refuse
     page = GuestPage(context)
-    with gr.Blocks():
+    with Sheet():
         page.build()
     steps = context.guarded(page.answer, "viewer")(request("viewer"), "hi", "one", page.watched.value, [])
     with pytest.raises(gr.Error) as refused:

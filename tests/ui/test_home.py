@@ -21,6 +21,7 @@ from studio.ui.tabs.home.cards import (
 )
 from studio.ui.tabs.home.tab import HomeTab
 from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
+from tests.ui.sheet import Sheet
 
 ABLE = Verdict(ok=True)
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}
@@ -35,7 +36,7 @@ def desk(workspace) -> LibraryDesk:
 @pytest.fixture
 def tab(desk, workspace, keys) -> HomeTab:
     context = Context(desk, workspace, keys, "en")
-    with gr.Blocks(analytics_enabled=False) as blocks:
+    with Sheet() as blocks:
         form = Form(context.words, context.draft())
         with gr.Tab("Home") as part:
             tab = HomeTab(context)

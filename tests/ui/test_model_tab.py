@@ -23,6 +23,7 @@ from studio.ui.tabs.model.cards import model_details, model_list
 from studio.ui.tabs.model.tab import ModelTab
 from studio.ui.templates import render
 from tests.doubles.model_desk import CardDesk
+from tests.ui.sheet import Sheet
 
 EVIL = '<img src=x onerror="window.caught=1">'
 NAMES = ("found", "asked", "list", "source", "quantization", "card")
@@ -41,7 +42,7 @@ def parts(tmp_path_factory) -> ModelTab:
     """The tab's components with those of all other knobs: made once, for they hold nothing."""
     workspace = open_workspace(str(tmp_path_factory.mktemp("made")))
     context = Context(CardDesk(workspace), workspace, Keys(workspace.root, 7999), "en")
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         tab = ModelTab(context, Form(context.words, context.draft()))
         for path in [path for path in tab.form.knobs if path not in tab.form.components]:
             tab.form.field(path)

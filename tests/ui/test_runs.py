@@ -32,6 +32,7 @@ from studio.ui.tabs.runs.table import (
 )
 from studio.ui.tabs.training.cards import settings_card
 from tests.doubles.run_library import EVIL, LibraryDesk, make_entry, make_training
+from tests.ui.sheet import Sheet
 
 RECIPE = Recipe(name="one", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
 STOPPED = {"state": "stopped", "artifact": "", "steps": 12}
@@ -50,7 +51,7 @@ def desk(workspace) -> LibraryDesk:
 @pytest.fixture
 def tab(desk, workspace, keys) -> RunsTab:
     context = Context(desk, workspace, keys, "en")
-    with gr.Blocks(analytics_enabled=False) as blocks:
+    with Sheet() as blocks:
         form = Form(context.words, context.draft())
         form.fields(["name", "optim.max_steps"])
         with gr.Tab("Runs") as part:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-import gradio as gr
 import pytest
 
 from studio.core.errors import StudioError
@@ -20,6 +19,7 @@ from studio.ui.tabs.settings.cards import SettingsState, settings_body
 from studio.ui.tabs.settings.tab import SettingsTab
 from studio.ui.templates import render
 from tests.ui.conftest import FakeDesk
+from tests.ui.sheet import Sheet
 
 TOKEN = "hf_canaryCANARY1234567890wxyz"
 
@@ -52,7 +52,7 @@ def fake_desk(workspace, monkeypatch):
 
 @pytest.fixture
 def tab(context):
-    with gr.Blocks():
+    with Sheet():
         made = SettingsTab(context)
     made._change_language = context.speak
     return made

@@ -17,6 +17,7 @@ from studio.ui.tabs.dataset.tab import DatasetTab
 from studio.ui.tabs.hyperparameters.tab import HyperparametersTab
 from studio.ui.tabs.model.tab import ModelTab
 from studio.ui.tabs.training.tab import TrainingTab
+from tests.ui.sheet import Sheet
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -24,7 +25,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 @pytest.fixture
 def tabs(context):
     """All tabs of one window, and its form."""
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         form = Form(context.words, context.draft())
         made = SimpleNamespace(
             form=form,

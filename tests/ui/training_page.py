@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import gradio as gr
-
 from studio.core.errors import StudioError
 from studio.core.events import (
     StepLogged,
@@ -15,6 +13,7 @@ from studio.core.run_record import RunRecord
 from studio.ui.form import Form
 from studio.ui.tabs.training.tab import TrainingTab
 from tests.ui.conftest import FakeDesk
+from tests.ui.sheet import Sheet
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -48,7 +47,7 @@ class RunDesk(FakeDesk):
 
 
 def make(context, *others) -> TrainingTab:
-    with gr.Blocks(analytics_enabled=False):
+    with Sheet():
         form = Form(context.words, context.draft())
         for other in others:
             other(context, form)

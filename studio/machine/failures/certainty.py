@@ -52,6 +52,13 @@ UNPLACED = re.compile(
 TAKEN_IN = re.compile(r"load_state_dict\(|\b(?:checkpoint|ckpt)\[")
 """A line that takes in what was saved: a key that it misses is missing there."""
 
+ADVISES = re.compile(
+    r"^\W{0,4}(?:please|see|for (?:more )?(?:information|help|details)|press any key|try|run|to fix|visit|"
+    r"\u8bf7|\u6309\u4efb\u610f\u952e)\b|\bhttps?://",
+    re.IGNORECASE,
+)
+"""A line that belongs to the error before it: it says what to do."""
+
 TELLS = {
     "library_load": "runtime_there",
     "permission": "who_holds",
@@ -158,11 +165,13 @@ def _is_warning(reading: Reading, start: int, end: int) -> bool:
     if stop < 0 or not WARNED.match(reading.words[begin:stop]):
         return False
     # Indented is the line of code that Python shows below its own warnings.
-    after = [line for line in reading.words[stop:].split("\n") if line.strip() and not line[0].isspace()]
+    after = [line for line in reading.words[stop:].split("\n") if line.strip()]
+    after = [line for line in after if not line[0].isspace() or TROUBLE.search(line)]
     return any(not WARNED.match(line) for line in after)
 
 
 def _goes_on(reading: Reading, end: int) -> bool:
     """Return whether ordinary lines follow, and none that tells of trouble."""
     after = [line for line in reading.words[end:].split("\n")[1:] if line.strip(" \t^~-=")]
+    after = [line for line in after if not ADVISES.search(line)]
     return len(after) >= FEW and not any(TROUBLE.search(line) for line in after)

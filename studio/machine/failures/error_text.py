@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,12 +35,19 @@ ODDLY_NAMED = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w{0,60}\.){1,8}[A-Z]\w{2,60}|[A-Z][a-z]\w{2,60})(?::[ \t]|$)"
 )
 """An exception whose name does not say that it is one: known by the places above it and its want of an indent."""
+CLASS_TOLD = re.compile(
+    r"<class '(?:\w{1,60}\.){0,8}(?P<name>\w{0,60}(?:Error|Exception|Invalid))'>:?[ \t](?=\S)"
+)
+"""An exception as a program tells of it in a line of its own log: its class, then its message."""
 IPYTHON_HEAD = re.compile(rf"^{NAME}[ \t]{{2,}}Traceback \(most recent call last\)")
 CUT_FRAME = re.compile(
     r"""^\s*(?P<path>[^\s"]*[/\\][^"\n]{1,200}\.py)", line \d+(?:, in (?P<function>[\w.<>]+))?"""
 )
 """A place whose beginning was not copied along."""
-FRAME = re.compile(r"""^\s*File "(?P<path>[^"\n]+)"(?:, line \d+)?(?:,? in (?P<function>[\w.<>]+))?""")
+FRAME = re.compile(
+    r"""^\s*File "?(?P<path>(?<=")[^"\n]+|(?<!")[^",\n]{1,200}\.py(?=,? line))"?"""
+    r"(?:, line \d+)?(?:,? in (?P<function>[\w.<>]+))?"
+)
 NOTEBOOK_FRAME = re.compile(
     r"^\s*(?:File )?\[?(?P<path>(?:[A-Za-z]:|"
     r"~)?[^\s:()\[\]<>\"]{0,200}[/\\][^:()\[\]\n\"]{1,200}?\.pyx?)(?:\]\([^)]*\))?(?::\d+)?"
@@ -72,6 +80,8 @@ MODEL_CODE = "transformers_modules"
 STANDARD = re.compile(
     r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
 )
+LIBRARY_FOLDER = re.compile(r"[\\/][Ll]ib[\\/](?P<module>\w+)(?:[\\/]\w+)*\.py$")
+"""Where Windows keeps Python's own modules."""
 SHORT_PATHS = re.compile(
     r"^(?:\.{2,3}|~|\u2026)?/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
     r"gradio_client|triton|unsloth|"
@@ -87,6 +97,8 @@ WRAPPERS = re.compile(
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed|died|encountered)|EngineDeadError|"
     r"WorkerProc \w+ failed|^SystemExit|died unexpectedly|worker process failed|Failed to load model from file|"
     r"^NativeCommandExit|"
+    # What was wrong with the file stands in the line before.
+    r"Not able to read records in the JSON file|"
     r"Error compiling objects for extension|Couldn't install \w+\.|ExecuteUserScriptError|"
     # Another process ended, and this one only lost it.
     r"^(?:EOFError|BrokenPipeError|ConnectionResetError)|ncclRemoteError|remote process exited|"
@@ -209,7 +221,7 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
-        source, asserted, occurred = "", set(), False
+        source, source_line, asserted, occurred = "", 0, set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -219,6 +231,7 @@ class Reading:
             occurred = occurred or shown is not None
             name = shown or (None if frame else RAISED.match(bare.strip()))
             name = name or (ODDLY_NAMED.match(bare) if frames and not frame else None)
+            classed = None if frame or name or "<class '" not in bare else CLASS_TOLD.search(bare)
             if frame:
                 frames.append(frame)
                 weight, left, source_next = NOTHING, 0, True
@@ -229,6 +242,8 @@ class Reading:
             elif ("Traceback (most recent call last)" in bare and len(bare) < ONE_LINE) or IPYTHON_HEAD.match(
                 bare
             ):
+                # Of one that was being handled only places are there, and not what it was.
+                linked = linked and not frames
                 frames, left, source_next, weight = [], 0, False, NOTHING
             elif name and not name["name"].endswith("Warning"):
                 message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
@@ -242,8 +257,12 @@ class Reading:
                 # What was asserted says what was wrong: the exception itself has no words.
                 if kind == "AssertionError" and not message and source.startswith("assert "):
                     found[-1] = replace(found[-1], message=source)
-                    self._blocks[-1], left = block, 0
-                    asserted.add(len(self._blocks) - 1)
+                    self._blocks[source_line], left = block, 0
+                    asserted.add(source_line)
+            elif classed and not left:
+                told = Raised(classed["name"], bare[classed.end() :].strip(), (), start, False)
+                found.append(told)
+                block, frames, linked = len(found) - 1, [], False
             elif not bare.strip() or "%|" in bare:
                 left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
                 source_next = False
@@ -261,6 +280,7 @@ class Reading:
             marked = source.startswith("--") and bare.strip()[:1].isdigit()
             if bare.strip(" \t^~") and not marked:
                 source = bare.strip() if weight == NOTHING and not frame else ""
+                source_line = len(self._blocks) - 1
         if occurred and frames and not found[-1].frames:
             found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
         if not found and (quoted := _quoted(self.words)) is not None:
@@ -304,7 +324,9 @@ def package_of(path: str) -> str:
     place = PLACE.search(path) or SHORT_PATHS.match(path) or _checkout(path)
     if place:
         return place["package"]
-    return "python" if STANDARD.search(path) else ""
+    inside = LIBRARY_FOLDER.search(path)
+    standard = STANDARD.search(path) or (inside and inside["module"] in sys.stdlib_module_names)
+    return "python" if standard else ""
 
 
 def _checkout(path: str) -> re.Match[str] | None:

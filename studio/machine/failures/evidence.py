@@ -55,14 +55,16 @@ def weigh(reading: Reading, catalogue: Iterable[Failure]) -> CauseVerdict | None
     first = every[0]
     why = find_doubt(reading, first.position, first.end, first.entry.strength)
     doubt = first.entry.doubt
-    if doubt is not None and (not doubt.asked or first.values.get("doubtful") or why):
+    if doubt is not None and (
+        not doubt.asked or first.values.get("doubtful") or (why and first.entry.strength == 1)
+    ):
         other = next((found for found in every if found.entry.id == doubt.other), None)
         second = other or Evidence(entries[doubt.other], 0.0, first.position, first.end, first.values)
         return CauseVerdict(first, second, doubt.tell)
     for found in every[1:]:
         if found.weight < first.weight - (WIDER_MARGIN if why else MARGIN):
             break
-        within = first.position <= found.position <= first.end
+        within = found.position <= first.end and first.position <= found.end
         if not within and not reading.same_place(first.position, found.position):
             if why or found.entry.strength == first.entry.strength:
                 return CauseVerdict(first, found, "first_line")
@@ -83,7 +85,7 @@ def _take_message(reading: Reading, entries: Iterable[Failure]) -> CauseVerdict 
             start = max(0, start)
             line = line_at(reading.words, start, start)
             found = Evidence(entry, 0.0, start, start, {"line": line, **values})
-            if entry.doubt is not None:
+            if entry.doubt is not None and (not entry.doubt.asked or values.get("doubtful")):
                 other = Evidence(known[entry.doubt.other], 0.0, start, start, found.values)
                 return CauseVerdict(found, other, entry.doubt.tell)
             went_on = "went_on" if trains_on(reading, start) else ""

@@ -31,7 +31,6 @@ OWNERS = (
     ("deepspeed", r"DeepSpeed\w+|ZeroParam\w*"),
     ("lightning", r"Lightning\w+"),
     ("sentence_transformers", r"SentenceTransformer\w*|CrossEncoder\w*|SparseEncoder\w*"),
-    ("tokenizers", r"Tokenizer"),
     (
         "gguf",
         r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|"
@@ -47,6 +46,8 @@ OWNERS = (
         r"|\w*Processor|DataCollator\w*|BitsAndBytesConfig|GenerationConfig|\w*Cache|Auto\w+|pipeline|Hf\w*Parser"
         r"|\w+(?:Attention\d?|DecoderLayer|RotaryEmbedding|MLP|RMSNorm)",
     ),
+    # What is named after it (BertTokenizer) belongs to transformers.
+    ("tokenizers", r"Tokenizer"),
 )
 LIBRARIES = frozenset(
     "torch torchvision torchaudio transformers trl peft datasets accelerate bitsandbytes triton unsloth unsloth_zoo "

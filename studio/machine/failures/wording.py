@@ -35,12 +35,14 @@ REFUSES = re.compile(
     r"\b(?:cannot|can't|can not|must not|should not)(?: both)? (?:be )?(?:use|used|combine|combined|mix|mixed|set|"
     r"enable|enabled|specify|specified|passed)\b|"
     r"\b(?:cannot|can't|can not)(?: \w+){1,4} (?:if|when|while|together with)\b|"
+    r"\b[Cc]onflict(?:s|ing)? (?:between|with)\b|"
     r"\bat the same time\b|\bnot both\b|\u4e0d\u652f\u6301|\u4e0d\u517c\u5bb9|\u4e0d\u80fd\u540c\u65f6",
     re.IGNORECASE,
 )
 UNKNOWN_NAME = re.compile(
     rf"{NAME} (?:does not|doesn't|do not|don't) exist\b|{NAME} (?:is|was|are) (?:not |un)(?:a )?"
     r"(?:valid|known|recogni[sz]ed|registered|available|defined|found in)\b|"
+    r"\b(?:unknown|unsupported|invalid) (?:\w+ ){1,2}\w+=['\"]|"
     r"\b(?:unknown|unrecogni[sz]ed|undefined|invalid|unhandled|unexpected) "
     r"(?:\w+ ){0,2}(?:`|'|\"|:|[\w-]*(?:type|name|option|argument|"
     r"template|method|mode|model|format|value|key|backend|"
@@ -58,7 +60,7 @@ FILE = re.compile(
     r"\b(?:file|folder|directory|path|checkpoint)s?\b[^\n]{0,160}\b(?:does not|doesn't|do not|not) "
     r"(?:exist|found|be found)|"
     r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) "
-    r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n]{0,60}"
+    r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n,;]{0,60}"
     r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
     r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
     r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist|`[\w./\\ -]+` does not exist",
@@ -66,7 +68,7 @@ FILE = re.compile(
 )
 VALUE = re.compile(
     rf"{NAME}(?: \([^)\n]{{1,60}}\))? (?:must|should|has to|have to|needs? to) (?:not )?"
-    r"(?:be|match|have|equal|contain|sum)\b|"
+    r"(?:be|match|have(?! \w+ed\b)|equal|contain|sum)\b|"
     r"\b(?:is|are|was) (?:too|larger|smaller|greater|less|longer|shorter|lower|higher|more|not (?:evenly )?divisible|"
     r"out of range)\b|\bexceed(?:s|ed)?\b|\bexpected\b[^\n]{1,120}\b(?:but|got|received|found|instead)\b|"
     r"\b(?:does not|doesn't|do not|don't) (?:match|equal|contain|have enough)\b|\bmismatch\b|"

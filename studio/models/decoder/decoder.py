@@ -327,6 +327,8 @@ def take_over(
         for part in group
         if not isinstance(part, LinearPart)
     ]
+    if not unknown and len({part.magnitude is None for part in adapted if part.rank}) > 1:
+        unknown = ["adapter"]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
     if reason := next((m.unknown for layer in spec.layers if (m := layer.mixer) and m.unknown), None):

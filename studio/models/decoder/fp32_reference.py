@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, widen_routed
-from studio.models.decoder.frozen_weights import FrozenWeights
+from studio.models.decoder.frozen_weights import FrozenWeights, OpenedWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import DecoderSpec
@@ -160,7 +160,14 @@ class WideWeights(FrozenWeights):
         self.base = base
         self.inputs, self.outputs, self.tail = base.inputs, base.outputs, base.tail
         self.sizes, self.dtype, self.device = base.sizes, torch.float32, base.device
+        self._kernels = kernels
         self._matrix = base.matrix(kernels).float()
+
+    def note_change(self) -> None:
+        """See Weights: rows that are scaled are so in fp32."""
+        if isinstance(self.base, OpenedWeights) and self.base.row_scale is not None:
+            rows = self._matrix[: self.outputs, : self.inputs]
+            rows.copy_(self.base.open_plain(self._kernels)).mul_(self.base.row_scale[:, None])
 
     def matrix(self, kernels: Kernels) -> Tensor:
         """See Weights."""
@@ -179,7 +186,6 @@ class Fp8LikeWeights(WideWeights):
 
     def __init__(self, base: FrozenWeights, kernels: Kernels) -> None:
         super().__init__(base, kernels)
-        self._kernels = kernels
         part = self._matrix[: self.outputs, : self.inputs]
         self._rows, self._columns = self._round(part), self._round(part.T.contiguous()).T
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -151,14 +151,30 @@ class Scratch:
         self.owners.clear()
 
 
+def read_nf4(linear: nn.Module) -> Nf4 | None:
+    """Return the packed weight of a linear in 4 bits, None for one in 16 or 32."""
+    state = getattr(linear.weight, "quant_state", None)
+    return None if state is None else Nf4.of(state, linear.weight.data)
+
+
 class OpenedWeights(FrozenWeights):
-    """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`cached`)."""
+    """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`cached`).
+
+    Also 16- or 32-bit weights whose rows are multiplied by what changes (`row_scale`).
+    """
+
+    row_scale: Tensor | None = None
+    """(outputs,) by which the rows of W are multiplied as they are opened (magnitudes.py); the tails hold theirs."""
 
     def __init__(self, linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> None:
         self._linears = tuple(linears)
-        self._packed = [Nf4.of(linear.weight.quant_state, linear.weight.data) for linear in linears]
-        self.sizes = tuple(weight.shape[0] for weight in self._packed)
-        self.inputs, self.outputs, self.tail = self._packed[0].shape[1], sum(self.sizes), tail
+        self._packed = [read_nf4(linear) for linear in linears]
+        self.sizes = tuple(
+            linear.weight.shape[0] if one is None else one.shape[0] for linear, one in self._pairs()
+        )
+        first = self._packed[0]
+        self.inputs = linears[0].weight.shape[1] if first is None else first.shape[1]
+        self.outputs, self.tail = sum(self.sizes), tail
         self.dtype, self.device = dtype, linears[0].weight.device
         self._scratch = scratch
         self._rows = torch.zeros(tail, self.inputs, dtype=dtype, device=self.device)
@@ -169,27 +185,54 @@ class OpenedWeights(FrozenWeights):
         """See Weights."""
         if self._own is not None:
             return self._own
-        shape = (self.outputs + self.tail, self.inputs + self.tail)
-        matrix, holds = self._scratch.take(shape, self.dtype, self.device, self)
+        matrix, holds = self._scratch.take(self._shape, self.dtype, self.device, self)
         if not holds:
             self._open(matrix, kernels)
         return matrix
 
-    def _open(self, matrix: Tensor, kernels: Kernels) -> None:
-        from bitsandbytes.functional import dequantize_4bit
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.outputs + self.tail, self.inputs + self.tail
 
-        row = 0
-        for linear, weight, size in zip(self._linears, self._packed, self.sizes, strict=True):
-            place = matrix[row : row + size, : self.inputs]
-            if kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
-                kernels.nf4.forward(weight, place)
-            else:
-                # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
-                place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
-            row += size
+    def _pairs(self) -> Iterator[tuple[nn.Module, Nf4 | None]]:
+        return zip(self._linears, self._packed, strict=True)
+
+    def hold(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Return zeros (count,) that all groups which ask for as many share."""
+        return self._scratch.take((count, 1), dtype, self.device, None)[0].view(-1)
+
+    def open_plain(self, kernels: Kernels) -> Tensor:
+        """Return W (outputs, inputs) without `row_scale`, until anything else is opened."""
+        matrix, _ = self._scratch.take(self._shape, self.dtype, self.device, None)
+        self._decode(matrix, kernels, None)
+        return matrix[: self.outputs, : self.inputs]
+
+    def _open(self, matrix: Tensor, kernels: Kernels) -> None:
+        self._decode(matrix, kernels, self.row_scale)
         if self.tail:
             matrix[self.outputs :, : self.inputs].copy_(self._rows)
             matrix[: self.outputs, self.inputs :].copy_(self._columns)
+
+    def _decode(self, matrix: Tensor, kernels: Kernels, row_scale: Tensor | None) -> None:
+        from bitsandbytes.functional import dequantize_4bit
+
+        row = 0
+        for (linear, weight), size in zip(self._pairs(), self.sizes, strict=True):
+            place, times = matrix[row : row + size, : self.inputs], None
+            if row_scale is not None:
+                times = row_scale[row : row + size]
+            if weight is None and times is None:
+                place.copy_(linear.weight.detach())
+            elif weight is None:
+                torch.mul(linear.weight.detach(), times[:, None], out=place)
+            elif kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
+                kernels.nf4.forward(weight, place, times)
+            else:
+                # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
+                place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
+                if times is not None:
+                    place.mul_(times[:, None])
+            row += size
 
     def tails(self) -> tuple[Tensor, Tensor]:
         """See Weights."""
@@ -203,9 +246,10 @@ class OpenedWeights(FrozenWeights):
 
     def keep_open(self, wanted: bool, kernels: Kernels) -> None:
         """See Weights."""
+        if self.row_scale is not None:  # what is opened holds until the optimizer's next step alone
+            return
         if wanted and self._own is None:
-            shape = (self.outputs + self.tail, self.inputs + self.tail)
-            own = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            own = torch.zeros(self._shape, dtype=self.dtype, device=self.device)
             self._open(own, kernels)
             self._own = own
         elif not wanted and self._own is not None:

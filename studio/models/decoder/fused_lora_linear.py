@@ -25,6 +25,7 @@ from studio.core.i18n import Text, text
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WIDE, WholeStore
 from studio.models.decoder.frozen_weights import FrozenWeights
+from studio.models.decoder.magnitudes import Magnitudes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class LinearPart:
     b: nn.Parameter | None
     scale: float
     dropout: float
+    magnitude: nn.Parameter | None = None
+    """(out,) the length of each output's weights, where it is trained (magnitudes.py)."""
 
     @property
     def rank(self) -> int:
@@ -49,21 +52,28 @@ def read_part(module: nn.Module) -> LinearPart | str:
         return LinearPart(module, None, None, 0.0, 0.0)
     names = [name for name in module.active_adapters if name in module.lora_A]
     special = module.disable_adapters or module.merged or getattr(module, "fan_in_fan_out", False)
-    if len(names) != 1 or special or getattr(module, "lora_variant", None):
+    if len(names) != 1 or special:
         return "adapter"
     (name,) = names
-    a, b, dropout = module.lora_A[name], module.lora_B[name], module.lora_dropout[name]
+    a, b, dropout = module.lora_A[name], module.lora_B[name], getattr(module.lora_dropout[name], "p", 0.0)
     if a.bias is not None or b.bias is not None or a.weight.dtype not in WIDE:
         return "adapter"
-    return LinearPart(
-        module.base_layer, a.weight, b.weight, float(module.scaling[name]), getattr(dropout, "p", 0.0)
-    )
+    magnitude = None
+    if getattr(module, "lora_variant", None):
+        # peft's DoRA drops the base's rows, too, where it drops the adapter's: that is another product.
+        if not module.use_dora.get(name) or dropout or name not in module.lora_magnitude_vector:
+            return "adapter"
+        magnitude = module.lora_magnitude_vector[name].weight
+        if magnitude.dtype != a.weight.dtype or magnitude.dim() != 1:
+            return "adapter"
+    return LinearPart(module.base_layer, a.weight, b.weight, float(module.scaling[name]), dropout, magnitude)
 
 
 def order_parameters(group: Sequence[LinearPart]) -> list[nn.Parameter]:
-    """Return a group's adapter weights as the store wants them: every A, which lie below each other, then every B."""
+    """Return a group's adapter weights in the store's order: every A, which lie below each other, every B, every m."""
     adapted = [part for part in group if part.rank]
-    return [part.a for part in adapted] + [part.b for part in adapted]
+    vectors = [part.magnitude for part in adapted if part.magnitude is not None]
+    return [part.a for part in adapted] + [part.b for part in adapted] + vectors
 
 
 def refuse_base(parts: Sequence[LinearPart], dtype: torch.dtype) -> Text | None:
@@ -106,6 +116,7 @@ class LinearGroup:
                 for bias, size in zip(biases, sizes, strict=True)
             ]
             self.bias = torch.cat([bias.detach().to(weights.dtype) for bias in found])
+        self.magnitudes: Magnitudes | None = None
         if not adapted or store is None:
             return
         self.a, self.da = store.joined([part.a for part in adapted])
@@ -118,24 +129,28 @@ class LinearGroup:
                 place += part.rank
             row += size
         self._b = tuple(part.b for part in adapted)
-        self.diagonal = Diagonal.of(
-            blocks,
-            [store.gradient(b) for b in self._b],
-            [part.scale for part in adapted],
-            weights.tails()[1],
-        )
+        gradients = [store.gradient(part.b) for part in adapted]
+        vectors = [part.magnitude for part in adapted if part.magnitude is not None]
+        if vectors:
+            self.magnitudes = Magnitudes(vectors, weights, store, gradients)
+            gradients = self.magnitudes.sums
+        self.diagonal = Diagonal.of(blocks, gradients, [part.scale for part in adapted], weights.tails()[1])
 
-    def refresh(self) -> None:
+    def refresh(self, kernels: Kernels) -> None:
         """Round the adapter's weights into the matrix; to be called when the optimizer has changed them."""
         if not self.rank:
             return
         rows, columns = self.weights.tails()
         rows[: self.rank].copy_(self.a)
-        diagonal = self.diagonal
+        diagonal, magnitudes = self.diagonal, self.magnitudes
+        if magnitudes is not None:
+            magnitudes.refresh(rows, [b.detach() for b in self._b], diagonal, kernels)
         for (top, bottom, left, right), b, scale in zip(
             diagonal.blocks, self._b, diagonal.scales, strict=True
         ):
-            torch.mul(b.detach(), scale, out=columns[top:bottom, left:right])
+            part = torch.mul(b.detach(), scale, out=columns[top:bottom, left:right])
+            if magnitudes is not None:
+                part.mul_(magnitudes.scale[top:bottom, None])
         self.weights.note_change()
 
     def widen(self, count: int) -> Tensor:
@@ -198,11 +213,17 @@ class LinearGroup:
             x = drops.apply(self, x, kernels)
             kernels.lora.gradient_a(dy[:, self.outputs : self.outputs + self.rank], x, out=self.da)
 
-    def gradient_w(self, dy: Tensor, x: Tensor) -> None:
-        """Add dW = dY^T X of wide rows [dY | G], and the bias's gradient, where the weights are trained."""
+    def gradient_w(self, dy: Tensor, x: Tensor, kernels: Kernels, y: Tensor | None = None) -> None:
+        """Add what is trained of W itself, of wide rows [dY | G]: dW = dY^T X and the bias's gradient, or magnitudes.
+
+        `y`: the group's result (T, out), where it is at hand. To be called when dB is.
+        """
+        dy = dy[:, : self.outputs]
+        if self.magnitudes is not None:
+            given = self.bias, [b.detach() for b in self._b], self.diagonal, self.weights, kernels
+            self.magnitudes.add_gradients(dy, x, y, *given)
         if self.dw is None:
             return
-        dy = dy[:, : self.outputs]
         multiply_into(dy.T, x, self.dw, add=True)
         if self.dbias is not None:
             self.dbias.add_(dy.sum(0, dtype=self.dbias.dtype))

@@ -116,7 +116,7 @@ class Layer:
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None
     ) -> tuple[Tensor, SavedLayer | None]:
         """Return y (T, H) and what is kept for backward(), None when `keep` is None (evaluation)."""
-        self._take_over_changes()
+        self._take_over_changes(kernels)
         level = -1 if keep is None else KEEP_LEVELS.index(keep)
         middle, first = self.attention.forward(x, rows, kernels, level)
         y, second = self.mlp.forward(middle, rows, kernels, level)
@@ -126,11 +126,11 @@ class Layer:
             y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
-    def _take_over_changes(self) -> None:
+    def _take_over_changes(self, kernels: Kernels) -> None:
         """Round changed adapters into the matrices; not after the optimizer, where the GPU would wait for it."""
         if self._version != self.store.version:
             for group in self.groups:
-                group.refresh()
+                group.refresh(kernels)
             if isinstance(self.mlp, RoutedMLP):
                 self.mlp.refresh()
             self._version = self.store.version
@@ -171,7 +171,7 @@ def kind_of(layer: Layer) -> tuple:
     )  # fmt: skip
     groups = tuple(
         (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)
-        + tuple((part.rank, part.scale) for part in group.parts)
+        + tuple((part.rank, part.scale, part.magnitude is not None) for part in group.parts)
         for group in layer.groups
     )
     return (

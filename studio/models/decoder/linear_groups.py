@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
 
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import WholeStore
@@ -30,16 +29,18 @@ def build_groups(
     """Return the groups of the linears `parts` of layer `number`, by name."""
     groups = {}
     for place, (name, group) in enumerate(parts.items()):
-        linears, rank = [part.base for part in group], sum(part.rank for part in group)
+        rank = sum(part.rank for part in group)
         if isinstance(store, WholeStore):
-            weights: FrozenWeights = TrainedWeights(linears, store)
+            weights: FrozenWeights = TrainedWeights([part.base for part in group], store)
         else:
-            weights = _weights(linears, round_tail(rank), dtype, scratch)
+            weights = _weights(group, round_tail(rank), dtype, scratch)
         groups[name] = LinearGroup(group, weights, store, stream=number * len(GROUPS) + place)
     return groups
 
 
-def _weights(linears: Sequence[nn.Module], tail: int, dtype: torch.dtype, scratch: Scratch) -> FrozenWeights:
-    if getattr(linears[0].weight, "quant_state", None) is None:
+def _weights(group: Sequence[LinearPart], tail: int, dtype: torch.dtype, scratch: Scratch) -> FrozenWeights:
+    linears = [part.base for part in group]
+    rescaled = any(part.magnitude is not None for part in group)
+    if getattr(linears[0].weight, "quant_state", None) is None and not rescaled:
         return ResidentWeights(linears, tail)
     return OpenedWeights(linears, tail, dtype, scratch)

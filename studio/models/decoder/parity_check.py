@@ -116,7 +116,9 @@ class _Probe:
         self.config = config = model.config.get_text_config()
         self.dtype = decoder.dtype
         self.exact = all(group.weights.exact for layer in decoder.layers for group in layer.groups)
-        self.judge = Judge(self.dtype, self.exact, decoder.routed)
+        groups = [group for layer in decoder.layers for group in layer.groups]
+        rescaled = any(group.magnitudes is not None for group in groups)
+        self.judge = Judge(self.dtype, self.exact, decoder.routed, rescaled)
         self.wide_kernels = bind({})
         tokens = max(LENGTHS) + 1
         ids = make_ids(texts, config.vocab_size, tokens).to(self.device)

@@ -264,6 +264,7 @@ def test_every_assembler_with_its_release(tmp_path):
     )
 
 
+@pytest.mark.computing
 def test_an_assembler_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(assemblers, "ANSWER_S", 0.3)
     make_program(tmp_path, "ptxas", "sleep 60")

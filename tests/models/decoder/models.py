@@ -133,7 +133,7 @@ TARGETS = "all-linear"
 
 def make_model(
     family: str, *, dtype: torch.dtype = torch.float32, dropout=0.0, targets=TARGETS, rank=4,
-    attention="eager", **shape
+    attention="eager", dora=False, **shape
 ) -> nn.Module:  # fmt: skip
     """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
     torch.manual_seed(0)
@@ -146,7 +146,12 @@ def make_model(
     adapted = get_peft_model(
         model,
         LoraConfig(
-            r=rank, lora_alpha=2 * rank, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
+            r=rank,
+            lora_alpha=2 * rank,
+            lora_dropout=dropout,
+            target_modules=targets,
+            use_dora=dora,
+            task_type="CAUSAL_LM",
         ),
     )
     with torch.no_grad():
@@ -155,6 +160,8 @@ def make_model(
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             elif name.endswith("bias"):
                 parameter.normal_(0.0, 0.2)
+            elif "magnitude" in name:
+                parameter.mul_(1.0 + 0.2 * torch.randn_like(parameter))
             elif "lora_" in name:
                 parameter.normal_(0.0, 0.1)
             elif name.endswith(("A_log", "dt_bias")):

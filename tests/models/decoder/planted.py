@@ -111,7 +111,7 @@ def put_adapter_elsewhere(decoder: Decoder, layer: Layer) -> None:
 
 
 def keep_stale_adapter(decoder: Decoder, layer: Layer) -> None:
-    layer.mlp.down.refresh = lambda: None
+    layer.mlp.down.refresh = lambda kernels: None
 
 
 def swap_gate_and_up(decoder: Decoder, layer: Layer) -> None:

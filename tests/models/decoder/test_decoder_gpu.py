@@ -97,9 +97,11 @@ def assert_as_exact(ours: dict, theirs: dict, exact: dict) -> None:
     assert mine[worst] <= 2 * max(stock[worst], LEAST_ERROR), (worst, mine[worst], stock[worst])
 
 
-def check_family(family: str, dtype: torch.dtype, lengths: tuple[int, ...], device: str) -> None:
+def check_family(
+    family: str, dtype: torch.dtype, lengths: tuple[int, ...], device: str, dora: bool = False
+) -> None:
     """Compare the decoder and the model's own code, both in 16 bits, with the model's own code in float32."""
-    model = make_model(family, dtype=dtype, rank=16).to(device)
+    model = make_model(family, dtype=dtype, rank=16, dora=dora).to(device)
     exact = run_stock(copy.deepcopy(model).float(), lengths, None)
     theirs = run_stock(model, lengths, dtype)
     decoder = take(model, dtype)
@@ -112,6 +114,11 @@ def check_family(family: str, dtype: torch.dtype, lengths: tuple[int, ...], devi
 @pytest.mark.parametrize("family", FAMILIES | FOREIGN)
 def test_every_family_is_as_exact_as_its_own_code(family, dtype, lengths):
     check_family(family, dtype, lengths, "cuda")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", "phi3"])
+def test_dora_is_as_exact_as_pefts(family):
+    check_family(family, torch.bfloat16, PACKED, "cuda", dora=True)
 
 
 POLICIES = {
@@ -143,7 +150,7 @@ def test_what_is_kept_and_where_changes_nothing(keeps, offload, chunk):
     decoder.release()
 
 
-def load_nf4(folder, device: str = "cuda", dtype: str = "bf16") -> PeftModel:
+def load_nf4(folder, device: str = "cuda", dtype: str = "bf16", dora: bool = False) -> PeftModel:
     """Load a stored model with its linears in 4 bits, and adapters that do something."""
     base = AutoModelForCausalLM.from_pretrained(
         folder,
@@ -154,18 +161,19 @@ def load_nf4(folder, device: str = "cuda", dtype: str = "bf16") -> PeftModel:
     )
     base.config.use_cache = False
     torch.manual_seed(0)
-    model = get_peft_model(
-        base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=dora
     )
+    model = get_peft_model(base, config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_" in name:
+            if "lora_A" in name or "lora_B" in name:
                 parameter.copy_(0.1 * torch.randn(parameter.shape))
     return model.eval()
 
 
-@pytest.mark.parametrize("cached", [0, 1, 3])
-def test_nf4_is_as_exact_as_its_own_code(tmp_path, cached):
+@pytest.mark.parametrize("cached, dora", [(0, False), (1, False), (3, False), (0, True)])
+def test_nf4_is_as_exact_as_its_own_code(tmp_path, cached, dora):
     """Weights opened for each product, and kept open in some layers or all."""
     folder = make_stored_model(
         tmp_path / "model", hidden_size=128, intermediate_size=256, num_hidden_layers=3, head_dim=32
@@ -176,15 +184,16 @@ def test_nf4_is_as_exact_as_its_own_code(tmp_path, cached):
             if "norm" not in name:
                 parameter.mul_(4.0)
     stored.save_pretrained(folder)  # in 16 bits, so that both precisions quantise the same numbers
-    model = load_nf4(folder)
-    exact = run_stock(load_nf4(folder, dtype="fp32"), PACKED, None)
+    model = load_nf4(folder, dora=dora)
+    exact = run_stock(load_nf4(folder, dtype="fp32", dora=dora), PACKED, None)
     theirs = run_stock(model, PACKED, torch.bfloat16)
     policy = MemoryPolicy(layers=(LayerPolicy(),) * 3, cached_layers=cached)
     assert_as_exact(run_ours(model, take(model, torch.bfloat16, policy), PACKED), theirs, exact)
 
 
-def test_a_step_never_waits_for_the_gpu():
-    model = make_model("qwen3", dtype=torch.bfloat16, rank=16, dropout=0.1).cuda()
+@pytest.mark.parametrize("way", [{"dropout": 0.1}, {"dora": True}], ids=str)
+def test_a_step_never_waits_for_the_gpu(way):
+    model = make_model("qwen3", dtype=torch.bfloat16, rank=16, **way).cuda()
     decoder = take(model, torch.bfloat16)
     ids, picks, targets = make_batch(PACKED)
     scale, seed = torch.ones((), device="cuda"), torch.tensor(3, device="cuda")

@@ -21,6 +21,7 @@ from studio.models.decoder.own_inputs import ask_layers
 from studio.models.decoder.padded_rows import LEAST_FILLED, cut_blocks
 from studio.models.decoder.parity_check import find_difference
 from studio.planning.decoder_shape import OTHER_RECORD_BYTES, RECORD_BYTES, SCORE_BYTES
+from tests.each_time import some
 from tests.models.decoder.models import FOREIGN, SHAPE, make_model, make_whole_model
 from tests.models.decoder.planted import change_spec
 
@@ -68,7 +69,7 @@ def test_layers_of_both_kinds_stand_in_one_model():
     assert not found.recordable, "the rows of a batch hang on the documents' lengths"
 
 
-@pytest.mark.parametrize("window", [8, 70, 200])
+@pytest.mark.parametrize("window", some([8, 70, 200], 70))
 def test_a_windows_mask_is_handed_on_where_few_tokens_need_none(window):
     """PyTorch's fused attention gets no mask for texts that a window does not cut."""
     wide = {"sliding_window": window, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}

@@ -20,19 +20,24 @@ from studio.models.decoder.probe_states import sample_ids
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.load import set_evaluation
 from tests.each_time import some
+from tests.models.decoder import planted
 from tests.models.decoder.models import FAMILIES, FOREIGN, SHAPE, make_model
 from tests.models.decoder.planted import FAULTS, change_eps, change_spec, change_window, drop_rotary
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "nf4": torch.bfloat16}
 DEMO = Path(__file__).parents[3] / "assets" / "demo_model"
+EACH_TIME = (
+    drop_rotary, change_eps, change_window, planted.map_key_heads_wrongly, planted.change_bias,
+    planted.keep_stale_adapter, planted.swap_gate_and_up, planted.leak_between_documents, planted.lose_a_gradient,
+    planted.interleave_rotary, planted.lose_a_mixers_gradient,
+)  # fmt: skip
 
 
-def attach(model: nn.Module) -> nn.Module:
+def attach(model: nn.Module, dora: bool = False) -> nn.Module:
     """Return `model` with adapters on all linears."""
     torch.manual_seed(0)
-    adapted = get_peft_model(
-        model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=dora)
+    adapted = get_peft_model(model, config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -40,7 +45,7 @@ def attach(model: nn.Module) -> nn.Module:
     return adapted
 
 
-def load(folder: Path | str, name: str) -> nn.Module:
+def load(folder: Path | str, name: str, dora: bool = False) -> nn.Module:
     quantization = transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
@@ -48,7 +53,8 @@ def load(folder: Path | str, name: str) -> nn.Module:
     return attach(
         transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=DTYPES[name], attn_implementation="eager", **options
-        )
+        ),
+        dora,
     )
 
 
@@ -88,7 +94,10 @@ def ask(model: nn.Module, decoder: Decoder, name: str, texts=None):
 
 
 @pytest.mark.parametrize("name", some(DTYPES, "bf16"))
-@pytest.mark.parametrize("family", sorted({*FAULTS.values(), *FOREIGN, "llama3", "phi4", "qwen3"}))
+@pytest.mark.parametrize(
+    "family",
+    some(sorted({*FAULTS.values(), *FOREIGN, "llama3", "phi4", "qwen3"}), "llama", "glm4", "lfm2", "latent"),
+)
 def test_what_is_right_is_accepted(stored, family, name):
     if (family, name) == ("gemma4", "nf4"):
         pytest.skip(
@@ -98,7 +107,24 @@ def test_what_is_right_is_accepted(stored, family, name):
     assert ask(model, take(model, name), name) is None
 
 
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", some(DTYPES, "nf4"))
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
+def test_magnitudes_are_accepted_and_wrong_ones_are_not(stored, family, name):
+    model = load(stored(family), name, dora=True)
+    decoder = take(model, name)
+    assert ask(model, decoder, name) is None
+    magnitudes = decoder.layers[1].groups[3].magnitudes
+    refresh = magnitudes.refresh
+
+    def stretch(*given) -> None:
+        refresh(*given)
+        magnitudes.scale[::2] *= 1.05
+
+    magnitudes.refresh = stretch
+    assert ask(model, decoder, name) is not None
+
+
+@pytest.mark.parametrize("name", some(["fp32", "bf16"], "fp32"))
 def test_a_query_scale_that_grows_with_the_position_is_seen(name):
     """Ministral 3: from original_max_position_embeddings on, where none of the texts stands that the probe reads."""
     rope = {
@@ -122,7 +148,7 @@ def test_a_query_scale_that_grows_with_the_position_is_seen(name):
 
 
 @pytest.mark.parametrize("name", some(DTYPES, "bf16"))
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", some(FAULTS, *EACH_TIME), ids=lambda fault: fault.__name__)
 def test_every_fault_is_refused(stored, fault, name):
     model = load(stored(FAULTS[fault]), name)
     decoder = take(model, name)
@@ -132,7 +158,9 @@ def test_every_fault_is_refused(stored, fault, name):
     assert found.values.keys() == {"layer", "part", "error", "own"}
 
 
-@pytest.mark.parametrize("fault", [None, drop_rotary, change_eps], ids=["right", "rotary", "eps"])
+@pytest.mark.parametrize(
+    "fault", some([None, drop_rotary, change_eps], None, drop_rotary), ids=["right", "rotary", "eps"]
+)
 def test_large_biases_of_queries_and_keys_are_held_against_fp64(tmp_path, monkeypatch, fault):
     """As Qwen2.5's: in fp32, too, their scores leave few bits for what differs, and equal arithmetic is not equal."""
     model, asked = make_model("qwen2", intermediate_size=128).unload(), []
@@ -152,7 +180,9 @@ def test_large_biases_of_queries_and_keys_are_held_against_fp64(tmp_path, monkey
     assert asked
 
 
-@pytest.mark.parametrize("fault", [drop_rotary, change_window, change_eps], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault", some([drop_rotary, change_window, change_eps], change_window), ids=lambda fault: fault.__name__
+)
 def test_a_fault_in_8_bits_is_refused(fault):
     model = make_model("mistral")
     decoder = take(model, "fp32")
@@ -161,7 +191,7 @@ def test_a_fault_in_8_bits_is_refused(fault):
     assert ask(model, decoder, "fp32") is not None
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", some(DTYPES, "fp32"))
 def test_layers_with_and_without_rotary_are_told_apart(tmp_path, name):
     config = transformers.SmolLM3Config(
         **{

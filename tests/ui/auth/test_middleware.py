@@ -349,6 +349,7 @@ def test_sixty_pass_phrases_in_a_row(app, sharing):
     assert not sharing.view().connections
 
 
+@pytest.mark.computing
 def test_who_floods_a_link_leaves_the_login_page_to_others(app, sharing, monkeypatch):
     """Behind a link all strangers have one address."""
     monkeypatch.setattr(sharing, "behind_link", lambda role: True)

@@ -78,6 +78,8 @@ FAILURES = (
         unless=said(
             r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
+            r"\w\.exe: command not found",
+            r"'wsl(?:\.exe)?' is not recognized|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
             *OF_ANOTHER,
         ),
     ),
@@ -117,6 +119,13 @@ FAILURES = (
         ),
         (Remedy("allow_scripts"),),
         code="K41",
+    ),
+    Failure(
+        # PowerShell translates the sentence, not the name behind it.
+        "script_blocked",
+        said(r"\bScriptContainedMaliciousContent\b", r"has been blocked by your antivirus software"),
+        (Remedy("trust_script"), Remedy("script_by_hand")),
+        code="K90",
     ),
     Failure(
         "conda_shell",

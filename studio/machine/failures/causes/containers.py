@@ -60,6 +60,16 @@ FAILURES = (
         code="L26",
     ),
     Failure(
+        "selinux",
+        said(
+            r"\bSELinux is preventing\b",
+            r"Failed to initialize NVML: Insufficient Permissions",
+            r"avc: +denied",
+        ),
+        (Remedy("selinux_label"),),
+        code="L34",
+    ),
+    Failure(
         "container_lost_card",
         said(r"Failed to initialize NVML: Unknown Error"),
         (Remedy("container_again"), Remedy("no_groups")),

@@ -44,6 +44,31 @@ FAILURES = (
         code="D61",
     ),
     Failure(
+        # What the processes bring together must be alike, or some wait for ever.
+        "shapes_apart",
+        said(r"DistributedOperationException", r"All shapes across devices must be valid"),
+        (Remedy("pad_across"),),
+        code="D217",
+    ),
+    Failure(
+        # Without NCCL a broadcast writes into the weights themselves, which newer PyTorch forbids.
+        "gloo_broadcast",
+        said(
+            r"distributed_c10d\.py[\s\S]{0,1500}?a leaf Variable that requires grad is being used in an in-place"
+        ),
+        (Remedy("one_gpu"), Remedy("linux_for_cards")),
+        code="D214",
+    ),
+    Failure(
+        # An optimizer of bitsandbytes keeps its state in another form than FSDP gathers.
+        "sharded_optimizer",
+        said(
+            r"_optim_utils\.py[^\n]*_convert_all_state_info[\s\S]{0,300}?(?:AssertionError|has no attribute 'cpu')"
+        ),
+        (Remedy("torch_optimizer"), Remedy("one_gpu")),
+        code="D213",
+    ),
+    Failure(
         "deepspeed_config",
         said(
             r"(?:invalid literal for int\(\) with base 10|could not convert string to float): 'auto'",

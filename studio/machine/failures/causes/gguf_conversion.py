@@ -182,7 +182,7 @@ FAILURES = (
             r"(?:gathering model components|transferring model data|copying file sha256)[\s\S]{0,600}?"
             r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
             r"creating (?:adapter|model) layer\s+Error: invalid (?:file )?magic",
-            r"Error: unsupported content type",
+            r"^(?:Error: )?unsupported content type: ",
             r"Error: no (?:Modelfile or )?safetensors files? found",
             r"\"error\": ?\"read [^\"\n]+: is a directory",
         ),

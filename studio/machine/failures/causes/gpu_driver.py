@@ -127,7 +127,12 @@ def _old_pynvml(machine: MachineFacts) -> Values | None:
 FAILURES = (
     Failure(
         "torch_cpu_build",
-        said(r"Torch not compiled with CUDA enabled", r"PyTorch here is (?:built )?without CUDA"),
+        said(
+            r"Torch not compiled with CUDA enabled",
+            r"torch\.version\.cuda\b[^\n]*\n[\s\^~]*(?:\w*Error: )?"
+            r"(?:'NoneType' object|expected string or bytes-like object)",
+            r"PyTorch here is (?:built )?without CUDA",
+        ),
         (REBUILD, ON_PROCESSOR),
         code="C1",
         probe=_processor_build,
@@ -208,7 +213,7 @@ FAILURES = (
             r"Value 'sm_\d+\w?' is not defined",
             r"no longer supports this GPU because it is too old",
             r"nvrtc: error: invalid value for --gpu-architecture",
-            r"Unsupported gpu architecture|Unknown CUDA arch",
+            r"Unknown CUDA arch",
         ),
         (REBUILD, ON_PROCESSOR),
         code="C3",
@@ -216,6 +221,8 @@ FAILURES = (
             r"sm_1[0-9]\d[af]? is not compatible",
             # Another package's kernels, not PyTorch's.
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): no kernel image",
+            r"(?:flash[-_]attn|flash[-_]attention|xformers|sageattention)[\\/][^\n]*\n(?:(?!\s*File )[^\n]*\n){0,6}?"
+            r"[^\n]*no kernel image",
         ),
         probe=_no_code,
         subject="torch",

@@ -253,6 +253,9 @@ FAILURES = (
         said(
             r"CUDA error \(\S*(?:xformers|flash[-_]attention)[^)\n]*\): (?:no kernel image|invalid argument|"
             r"invalid device function)",
+            # The package itself raised it, not PyTorch for an operation of its own.
+            r"(?:flash[-_]attn|flash[-_]attention|xformers|sageattention)[\\/][^\n]*\n(?:(?!\s*File )[^\n]*\n){0,6}?"
+            r"[^\n]*no kernel image",
             r"requires device with capability (?:<=|==) \(\d+, \d+\) but your GPU has capability "
             r"\(\d+, \d+\) \(too new\)",
         ),

@@ -53,6 +53,7 @@ FAILURES = (
             r"(?:PI|UR_RESULT)_ERROR_OUT_OF_(?:RESOURCES|(?:DEVICE|HOST)_MEMORY)",
             r"Invalid buffer size: [\d.]+ [GT]i?B",
             r"CUDA out of memory",
+            r"cudaMalloc[^\n]{0,160}\bout of memory",
             r"HIP out of memory",
             r"XPU out of memory",
             r"MPS backend out of memory",

@@ -33,6 +33,15 @@ OF_TOKENIZER = (
 
 FAILURES = (
     Failure(
+        "inference_only",
+        said(
+            r"^\W*assert not self\.training\b",
+            r"(?:does not|doesn't|not) support (?:\w+ )?training(?: mode)?\b[^\n]{0,40}(?:model|code|kernel)",
+        ),
+        (Remedy("settings_of_model"), Remedy("other_model")),
+        code="R69",
+    ),
+    Failure(
         "processor_given",
         said(
             rf"'\w+(?<!Image)(?<!Video)Processor' object has no attribute '(?P<name>{OF_TOKENIZER})'",
@@ -47,6 +56,7 @@ FAILURES = (
             r"does not recognize this architecture",
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
+            r"Unrecognized keys in `?rope_scaling",
             r"Model architecture \S+ is not supported",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),

@@ -26,11 +26,23 @@ FAILURES = (
             r"\b500:?,? (?:\w+ )?(?:Internal )?Server Error",
             r"Error code: 500\b",
             r"(?:llama|model) runner (?:process )?(?:has )?(?:unexpectedly stopped|"
-            r"terminated)(?:: exit status \d+)?\s*$",
+            r"terminated)(?:: exit status (?!2\b)\d+)?\s*$",
         ),
         (Remedy("server_log"), Remedy("newer_server")),
         code="K69",
         strength=0.5,
+    ),
+    Failure(
+        # The process that computes crashed below its own messages, for which its log alone has words.
+        "ollama_old",
+        said(
+            r"(?:llama|model) runner (?:process )?(?:has terminated|no longer running)[: \\\"]+"
+            r"(?:exit status )?(?:0xc0000(?:005|139|409|01d)|2|322122\d{4})\b(?![^\n]*(?:error:|GGML_ASSERT|memory))",
+        ),
+        (Remedy("newer_ollama"), Remedy("server_log")),
+        code="K89",
+        strength=0.9,
+        doubt=Doubt("driver_old", "ollama_version"),
     ),
     Failure(
         "adapter_parts",
@@ -73,6 +85,13 @@ FAILURES = (
         ),
         (Remedy("newer_vllm"), Remedy("causal_architecture")),
         code="K68",
+    ),
+    Failure(
+        # The names of tensors begin with the parts of the class that saved them.
+        "weights_named",
+        said(r"There is no module or parameter named '(?P<name>[\w.]+)' in (?P<kind>\w+)"),
+        (Remedy("same_class_config"), Remedy("newer_vllm")),
+        code="K94",
     ),
     Failure(
         "served_adapter",

@@ -22,6 +22,7 @@ FAILURES = (
             r"Unable to find vcvarsall\.bat",
             r"Error checking compiler version for cl",
             r"Could not find (?:any instance of|a) (?:suitable )?Visual Studio",
+            r"Visual Studio Build Tools (?:were |was )?(?:not|could not be) found",
         ),
         (PREBUILT, Remedy("build_tools")),
         code="K20",
@@ -55,6 +56,13 @@ FAILURES = (
         code="K22",
     ),
     Failure(
+        # Each CUDA drops the oldest generations and adds the newest.
+        "cuda_generation",
+        said(r"Unsupported gpu architecture '(?P<name>(?:compute|sm)_\d+\w?)'"),
+        (Remedy("cuda_of_card"), PREBUILT),
+        code="K93",
+    ),
+    Failure(
         "compiler_new",
         said(
             r"unsupported GNU version",
@@ -80,7 +88,8 @@ FAILURES = (
             r"CUDA_HOME (?:environment variable is not set|does not exist)",
             r"MissingCUDAException",
             r"flash_attn was requested, but nvcc was not found",
-            r"Failed to find nvcc|nvcc (?:was )?not found|nvcc: (?:command )?not found|nvcc fatal",
+            r"Failed to find nvcc|nvcc (?:was )?not found|nvcc: (?:command )?not found",
+            r"nvcc fatal(?!\s*: Unsupported gpu)",
             r"Could not find CUDA(?:Toolkit)?\b|Failed to find CUDA|CUDA Toolkit not found|"
             r"CUDA_TOOLKIT_ROOT_DIR not found",
             r"No CMAKE_CUDA_COMPILER could be found",

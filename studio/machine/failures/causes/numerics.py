@@ -25,6 +25,20 @@ FAILURES = (
         ),
         (LOWER_RATE, LEAVE_FP16, CHECK_DATA),
         code="D40",
+        # Of six reports with an answer, six were fp16.
+        doubt=Doubt("numbers_overflow", "half_or_rate"),
+    ),
+    Failure("numbers_overflow", None, (Remedy("wider_numbers"),), code="D208"),
+    Failure(
+        # What is learned is by how much an answer is better than the others of its group.
+        "rewards_alike",
+        said(
+            r"['\"]loss['\"]: ?-?0\.0\b[^\n]*['\"]reward_std['\"]: ?0\.0\b",
+            r"['\"]frac_reward_zero_std['\"]: ?1\.0\b",
+        ),
+        (Remedy("harder_rewards"),),
+        code="D47",
+        strength=0.5,
     ),
     Failure(
         # A scale is searched for, and every try gave no number.
@@ -35,6 +49,13 @@ FAILURES = (
         ),
         (Remedy("calibrate_bf16"), Remedy("fetch_again")),
         code="D45",
+    ),
+    Failure(
+        # GPTQ weighs each column by what the calibration texts bring to it.
+        "calibration_poor",
+        said(r"not positive[- ]definite"),
+        (Remedy("calibrate_more"), Remedy("dampen")),
+        code="D46",
     ),
     Failure(
         "positions_exceeded",

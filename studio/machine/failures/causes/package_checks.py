@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from studio.machine.failures.causes.plain_messages import read_message
 from studio.machine.failures.error_text import MODEL_CODE, Reading
-from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.failure import Doubt, Failure, Remedy
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
+from studio.machine.failures.traceback_calls import in_studio
 
 FEWEST_WORDS = 4
 """A message of fewer words names no condition."""
@@ -29,10 +31,42 @@ def _read_check(reading: Reading) -> Mapping[str, str] | None:
         return None
     if len(says) > LONGEST:
         says = says[:LONGEST].rsplit(" ", 1)[0] + " ..."
-    return {"package": pip_name(package), "says": says}
+    # Called by another package, it may as well be that the two are of different times.
+    callers = [name for name in raised.packages if name not in NO_CHECKS and name != package]
+    caller = pip_name(callers[0]) if callers else ""
+    return {"package": pip_name(package), "says": says, "caller": caller, "doubtful": "1" if caller else ""}
+
+
+OUTDATED = re.compile(
+    r"\b(?:upgrade|update|newer version of|recent version of) (?:to )?(?:your |the )?"
+    r"[`'\"]?(?P<name>[A-Za-z][\w-]{2,30})\b|"
+    r"\b(?P<old>[A-Za-z][\w-]{2,30})(?: version)? (?:is|are) too old\b",
+)
+"""Which program the message itself wants newer."""
+NO_PROGRAM = frozenset(
+    "the this that your their its version versions code script model driver package packages".split()
+)
+
+
+def _read_old(reading: Reading) -> Mapping[str, str] | None:
+    """A program that a message calls too old."""
+    raised = reading.last
+    found = OUTDATED.search(raised.message) if raised is not None and not raised.wraps else None
+    name = (found["name"] or found["old"]) if found else ""
+    if raised is None or not name or name.lower() in NO_PROGRAM or in_studio(reading):
+        return None
+    return {"name": name, "says": " ".join(raised.message.split())[:LONGEST]}
 
 
 FAILURES = (
+    Failure(
+        "told_old",
+        None,
+        (Remedy("newer_named", needs=("name",)),),
+        code="V74",
+        reader=_read_old,
+        last_resort=True,
+    ),
     Failure(
         "package_checks",
         None,
@@ -40,5 +74,15 @@ FAILURES = (
         code="D202",
         reader=_read_check,
         last_resort=True,
+        doubt=Doubt("versions_apart", "example_first", asked=True),
+    ),
+    Failure(
+        "versions_apart",
+        None,
+        (
+            Remedy("upgrade_pair", needs=("package", "caller")),
+            Remedy("older_package", needs=("package",)),
+        ),
+        code="V73",
     ),
 )

@@ -1,8 +1,19 @@
-"""Failures of training methods and adapters: settings of peft and trl that exclude each other."""
+"""Failures of training methods and adapters: settings of peft and trl that exclude each other, rows for another one."""
 
 from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.remedies import CHECK_DATA
 
 FAILURES = (
+    Failure(
+        # There are rows, and the program took none of them.
+        "no_valid_rows",
+        said(
+            r"\b(?:cannot find|found no|no|any) (?:valid|usable) (?:training )?(?:samples?|examples?|rows?|records?)\b",
+            r"\ball (?:samples|examples|rows) (?:were|are) (?:invalid|filtered|dropped|skipped)",
+        ),
+        (Remedy("rows_of_stage"), CHECK_DATA),
+        code="D216",
+    ),
     Failure(
         "quant_weight",
         said(r"'(?P<name>\w*(?:WQLinear|QuantLinear|HQQLinear)\w*)' object has no attribute 'weight'"),

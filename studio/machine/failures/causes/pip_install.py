@@ -39,6 +39,7 @@ FAILURES = (
     Failure(
         "pip_conflict",
         said(
+            r"Unsatisfiable package specifications",
             r"pip's dependency resolver does not currently take into account(?![\s\S]*not installed)",
             r"ResolutionImpossible",
             r"these package versions have conflicting dependencies",
@@ -79,6 +80,7 @@ FAILURES = (
         ),
         (Remedy("conda_other_system"),),
         code="K44",
+        unless=said(r"not available from current channels:[\s\S]{0,300}?/(?:win|linux)-32\b"),
     ),
     Failure(
         "conda_gone",
@@ -118,6 +120,21 @@ FAILURES = (
         ),
         (Remedy("pip_no_cache"),),
         code="K5",
+    ),
+    Failure(
+        "index_down",
+        said(
+            r"CondaHTTPError: HTTP 5\d\d\b",
+            r"(?:HTTP error|HTTPError:?|status code) 5\d\d\b[^\n]{0,200}(?:/simple/|repodata|\.whl|\.conda)",
+        ),
+        (Remedy("index_later"), Remedy("other_channel")),
+        code="K92",
+    ),
+    Failure(
+        "pip_itself",
+        said(r"To modify pip, please run the following command"),
+        (Remedy("pip_by_python"),),
+        code="K91",
     ),
     Failure(
         "pip_in_use",
@@ -172,7 +189,7 @@ FAILURES = (
             r"No module named '?_ssl",
             r"Can't connect to HTTPS URL because the SSL module",
         ),
-        (Remedy("full_python_own"),),
+        (Remedy("conda_libraries"), Remedy("full_python_own")),
         code="K9",
     ),
     Failure(
@@ -223,7 +240,7 @@ FAILURES = (
             r"Ignored the following versions that require a different python version",
             r"Because there is no version of (?P<package>[\w-]+)",
         ),
-        (Remedy("listed_version"), Remedy("python_312")),
+        (Remedy("listed_version"), Remedy("python_312"), Remedy("newer_glibc")),
         code="K11",
     ),
     Failure(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from studio.machine.failures.error_text import MODEL_CODE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.named_settings import headline
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio
@@ -72,17 +73,24 @@ def _sentence(message: str, pattern: re.Pattern[str]) -> str:
     """Return the sentence of `message` that `pattern` is found in; "" for none."""
     parts = [" ".join(part.split()) for part in SENTENCE.split(message)]
     # The first lines are the message; what follows far below is a list or another log line.
-    found = next((part for part in parts[:8] if pattern.search(part)), "")
+    place = next((number for number, part in enumerate(parts[:8]) if pattern.search(part)), -1)
+    found = parts[place] if place >= 0 else ""
+    # Advice says what to do, and the sentence before it what is wrong; "this" is what that one speaks of.
+    points_back = pattern is ADVICE or re.match(r"(?:This|That|It|These)\b", found)
+    if points_back and place > 0 and len(parts[place - 1]) + len(found) < LONGEST:
+        found = f"{parts[place - 1]} {found}"
     return found if len(found) <= LONGEST else found[:LONGEST].rsplit(" ", 1)[0] + " ..."
 
 
-def _reader(pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
+def _reader(id: str, pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
     def read(reading: Reading) -> Values:
         kind, message = read_message(reading)
         if not message or (kind == "torch" and not of_tensors):
             return None
         says = _sentence(message, pattern)
-        return {"says": says} if says else None
+        if not says:
+            return None
+        return {"says": says, "about": headline(id, says)} if id else {"says": says}
 
     return read
 
@@ -295,7 +303,7 @@ FAILURES = (
         None,
         (Remedy("give_named"),),
         code="D130",
-        reader=_reader(LACKS),
+        reader=_reader("told_lacking", LACKS),
         last_resort=True,
     ),
     Failure(
@@ -303,7 +311,7 @@ FAILURES = (
         None,
         (Remedy("check_path"), Remedy("which_files")),
         code="D135",
-        reader=_reader(FILE),
+        reader=_reader("", FILE),
         last_resort=True,
     ),
     Failure(
@@ -311,7 +319,7 @@ FAILURES = (
         None,
         (Remedy("known_name"), Remedy("newer_program")),
         code="D131",
-        reader=_reader(UNKNOWN_NAME, of_tensors=False),
+        reader=_reader("told_unknown", UNKNOWN_NAME, of_tensors=False),
         last_resort=True,
     ),
     Failure(
@@ -319,7 +327,7 @@ FAILURES = (
         None,
         (Remedy("leave_refused"), Remedy("newer_program")),
         code="D132",
-        reader=_reader(REFUSES),
+        reader=_reader("told_refused", REFUSES),
         last_resort=True,
     ),
     Failure(
@@ -327,7 +335,7 @@ FAILURES = (
         None,
         (Remedy("correct_value"),),
         code="D133",
-        reader=_reader(VALUE, of_tensors=False),
+        reader=_reader("told_value", VALUE, of_tensors=False),
         last_resort=True,
     ),
     Failure(
@@ -335,7 +343,7 @@ FAILURES = (
         None,
         (Remedy("follow_message"),),
         code="D134",
-        reader=_reader(ADVICE, of_tensors=False),
+        reader=_reader("told_advice", ADVICE, of_tensors=False),
         last_resort=True,
     ),
     Failure(

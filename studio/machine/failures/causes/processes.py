@@ -59,6 +59,13 @@ def _no_symlinks(machine: MachineFacts) -> Values | None:
 
 FAILURES = (
     Failure(
+        # A helper process has no terminal that could be asked.
+        "breakpoint_left",
+        said(r"\bBdbQuit\b"),
+        (Remedy("drop_breakpoint"),),
+        code="D215",
+    ),
+    Failure(
         # pip goes on after its retries as if there were no versions, which reads like a fault of the package.
         "pip_unreachable",
         said(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from studio.machine.failures.failure import Failure, Remedy
+from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.key_errors import read_table
 from studio.machine.failures.package_frames import read_axis, read_index, read_use
 
 FAILURES = (
+    Failure(
+        # One unknown name is a slip; many known ones were written for another of the program's commands.
+        "settings_of_another",
+        said(r"not used by the HfArgumentParser: \[(?P<name>'[\w-]+'(?:, '[\w-]+'){4,})"),
+        (Remedy("file_of_command"), Remedy("newer_options")),
+        code="V75",
+    ),
     Failure(
         "table_lacks",
         None,

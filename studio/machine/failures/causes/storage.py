@@ -127,7 +127,7 @@ FAILURES = (
         ),
         (Remedy("permission"), Remedy("other_workspace")),
         code="D21",
-        unless=said(r"can't overwrite itself"),
+        unless=said(r"can't overwrite itself", r"SELinux is preventing"),
         probe=_unwritable_workspace,
         subject="python",
         severity="blocked",

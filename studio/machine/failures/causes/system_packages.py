@@ -71,11 +71,16 @@ FAILURES = (
         code="K80",
     ),
     Failure(
+        "apt_source_twice",
+        said(r"E: Conflicting values set for option Signed-By"),
+        (Remedy("one_source_list"),),
+        code="K95",
+    ),
+    Failure(
         "apt_key",
         said(
             r"\b(?:NO_PUBKEY|EXPKEYSIG|BADSIG) [0-9A-F]{8,}",
             r"E: The repository '[^'\n]+' is not signed",
-            r"E: Conflicting values set for option Signed-By",
         ),
         (Remedy("new_key"),),
         code="K81",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ntpath
+import re
+from collections.abc import Mapping
 
 from studio.core.facts import MachineFacts
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.probes import (
     SHADOWED_PACKAGES,
@@ -18,6 +21,9 @@ from studio.machine.failures.probes import (
 from studio.machine.failures.remedies import INSTALL, PYTORCH_KERNELS, REBUILD, RESTART, RESUME, UPDATE_DRIVER
 from studio.machine.repairs import TOOLKIT_OVERRIDES
 
+BUILDS = re.compile(
+    r"[\\/]triton[\\/](?:runtime[\\/]build|common[\\/]build|backends[\\/]\w+[\\/]driver)\.py$"
+)
 LONGEST_PATH = 250
 INDUCTOR_NAME_LENGTH = 160
 
@@ -30,6 +36,19 @@ def _hidden_tools(machine: MachineFacts) -> Values | None:
 def _dead_compiler(machine: MachineFacts) -> Values | None:
     dead = [name for name in ("CC", "CXX") if name in machine.dead_overrides]
     return found(f"{variable(machine, *dead) or dead[0]} is not a program") if dead else None
+
+
+def _read_compiler_called(reading: Reading) -> Mapping[str, str] | None:
+    """A program that Triton's own builder starts and the system does not find: the C compiler."""
+    raised = reading.last
+    if (
+        raised is None
+        or raised.type != "FileNotFoundError"
+        or not re.search(r"\b(?:WinError|Errno) 2\]", raised.message)
+    ):
+        return None
+    asked = next((frame for frame in reversed(raised.frames) if frame.package != "python"), None)
+    return {} if asked is not None and BUILDS.search(asked.path) else None
 
 
 def _unreadable_path(machine: MachineFacts) -> Values | None:
@@ -177,7 +196,8 @@ FAILURES = (
     Failure(
         "no_compiler",
         said(r"Failed to find C compiler", r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'"),
-        (Remedy("install_compiler"), PYTORCH_KERNELS),
+        reader=_read_compiler_called,
+        remedies=(Remedy("install_compiler"), PYTORCH_KERNELS),
         code="T2",
         probe=unless_right(_hidden_tools),
         subject="triton",

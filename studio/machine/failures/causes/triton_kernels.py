@@ -196,6 +196,7 @@ FAILURES = (
             r"Value 'sm_1[0-9]\d[af]?' is not defined",
             r"sm_1[0-9]\d[af]? is not compatible with the current PyTorch",
             r"sm_1[0-9]\d[af]?'? is not a recognized processor",
+            r"PTX version [\d.]+ does not support target 'sm_1[0-9]\d",
         ),
         (REBUILD, PYTORCH_KERNELS),
         code="G5",

@@ -88,6 +88,7 @@ FAILURES = (
             r"No package metadata was found for (?P<module>[A-Za-z][\w-]+)",
             r"PackageNotFoundError: (?!No package)(?P<module>[A-Za-z][\w-]+)",
             r"[Pp]lease (?:first )?install [`'\"](?P<module>[A-Za-z][\w.-]+)[`'\"]",
+            r"\bneed to (?:run|execute) `?pip3? install (?P<module>[A-Za-z][\w-]+)",
             r"Missing optional dependency ['\"](?P<module>[\w.-]+)",
             r"Unable to find a usable engine; tried using: '(?P<module>\w+)",
             r"`(?P<module>[A-Za-z][\w.-]+)`? (?:backend|package|library) is required",
@@ -165,6 +166,7 @@ FAILURES = (
     Failure(
         "nccl",
         said(
+            r"NCCL [Ee]rror[^\n]{0,200}(?P<doubtful>unhandled system error)",
             r"NCCL (?:[Ee]rror|WARN).{0,200}(?:unhandled|timeout|failed|invalid|internal|remote)",
             r"\bnccl(?:Remote|Unhandled\w*|Internal|System)Error\b",
             r"NCCL (?:operations? have|communicator was) (?:failed|aborted)",
@@ -172,6 +174,7 @@ FAILURES = (
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
             r"communication broadband via P2P or IB",
             r"peer access is not supported between these two devices",
+            r"custom_all_reduce\.\w+:\d+",
             r"ret(?:rie|rei)ving ncclUniqueId from[^\n]{0,120}(?:Timeout|Connection|error)",
             r"\bDistStoreError\b|store based barrier",
             r"Connection closed by peer \[|gloo[\\/]transport",
@@ -183,6 +186,7 @@ FAILURES = (
         code="D7",
         # NCCL's own last error stands some lines below.
         strength=0.9,
+        doubt=Doubt("shared_memory", "df_shm", asked=True),
     ),
     Failure(
         "loader_worker",

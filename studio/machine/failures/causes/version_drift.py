@@ -269,7 +269,7 @@ FAILURES = (
         said(
             r"\bremaining_argv: \[(?P<name>[^\]\n]+)",
             r"unrecognized arguments?: (?P<name>[^\n]+)",
-            r"not used by the HfArgumentParser: \[?(?P<name>[^\]\n]+)",
+            r"not used by the HfArgumentParser: \[?(?P<name>(?:'[\w-]+'(?:, )?){1,4}\]?)(?![^\]\n]*,)",
             r"[Nn]o such option: (?P<name>\S+)",
             r"error: argument (?:sub)?(?:command|cmd|action|mode)\w*: invalid choice: (?P<name>'[\w.-]+')",
             r"(?:unknown|unrecogni[sz]ed|invalid) (?:option|flag)s?:? ?[`'\"]?(?P<name>--?[\w-]+)",
@@ -284,7 +284,8 @@ FAILURES = (
         "setting_field",
         said(
             r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
-            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n\s+(?P<says>[^\n\[]+)"
+            r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n"
+            r"(?:\s+|(?=Input |Value |Field |Extra ))(?P<says>[^\n\[]+)"
         ),
         (Remedy("settings_named"), NEW_NAME),
         code="D122",

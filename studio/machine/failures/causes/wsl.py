@@ -88,6 +88,9 @@ FAILURES = (
             r"0x8000000d",
             r"Windows Subsystem for Linux (?:has not been enabled|is not (?:installed|enabled)|has no installed)",
             r"0x80370114|0x8007007e",
+            r"only applies to machines with the Windows Subsystem for Linux",
+            r"Invalid command line option: (?:wsl )?--?(?:set-|install|update|import)",
+            r"'wsl(?:\.exe)?' is not recognized as|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
         ),
         (Remedy("enable_wsl"),),
         code="L10",
@@ -96,6 +99,7 @@ FAILURES = (
         "wsl_old",
         said(
             r"0x80040326",
+            r"\b0x1bc\b",
             r"WSL 2 requires an update to its kernel|Wsl[^\n]{0,60}WSL_E_WSL_(?:MOUNT_NOT|OPTIONAL)",
         ),
         (Remedy("update_wsl"),),
@@ -179,7 +183,11 @@ FAILURES = (
     ),
     Failure(
         "wsl_disk_form",
-        said(r"0x[cC]03[aA]001[aA]\b", r"MountVhd/\S*0x80070032\b|MountVhd/\S*ERROR_NOT_SUPPORTED"),
+        said(
+            r"0x[cC]03[aA]001[aA]\b",
+            r"MountVhd/\S*0x80070032\b|MountVhd/\S*ERROR_NOT_SUPPORTED",
+            r"must be uncompressed and unencrypted and must not be sparse",
+        ),
         (Remedy("disk_uncompressed"), Remedy("wsl_anew")),
         code="L24",
     ),
@@ -259,6 +267,13 @@ FAILURES = (
         subject="wsl",
         severity="note",
         repair="wsl_nccl",
+    ),
+    Failure(
+        # Linux finds Windows' programs by the folders that WSL puts at the end of PATH.
+        "wsl_windows_path",
+        said(r"(?<![\w.])(?P<name>(?!wsl\.)[\w-]+\.exe): command not found"),
+        (Remedy("windows_path", needs=("name",)), Remedy("interop")),
+        code="L33",
     ),
     Failure(
         "wsl_interop",

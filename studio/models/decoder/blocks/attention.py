@@ -41,7 +41,7 @@ class SavedAttention(Saved):
     statistics: tuple[Tensor, ...] = ()
     """What the attention's backward pass needs beside it (log-sum-exp)."""
     branch: Tensor | None = None
-    """(T, H) the output projection's result, where a norm follows it."""
+    """(T, H) the output projection's result, where a norm follows it, or where magnitudes learn from it."""
     u_qkv: Tensor | None = None
     u_output: Tensor | None = None
 
@@ -98,7 +98,8 @@ class SelfAttention:
         if saved.attended is None:
             saved.attended, saved.statistics = self._attend(saved.qkv, rows, kernels)
         if y is None and saved.branch is not None:
-            y = join(self.spec.attention_norm, 1.0, saved.branch, saved.x, kernels)
+            norm, scale = self.spec.attention_norm, self.spec.residual_scale
+            y = join(norm, scale, saved.branch, saved.x, kernels, keep=True)
         if y is None:
             y, saved.branch, saved.u_output = self._join(saved.x, saved.attended, rows, kernels)
         return y
@@ -121,7 +122,7 @@ class SelfAttention:
             )
         self.output.gradients(dbranch, saved.u_output, kernels)
         self.output.gradient_a(dbranch, saved.attended, kernels, rows.drops)
-        self.output.gradient_w(dbranch, saved.attended)
+        self.output.gradient_w(dbranch, saved.attended, kernels, saved.branch)
         dattended = self.output.gradient_x(dbranch, kernels, rows.drops)
         del dbranch
         saved.branch = saved.u_output = None
@@ -140,7 +141,7 @@ class SelfAttention:
         wide, r = leave(spec.input_norm, saved.x, self.qkv, kernels)
         self.qkv.gradients(dqkv, saved.u_qkv, kernels)
         self.qkv.gradient_a(dqkv, wide[:, :hidden], kernels, rows.drops)
-        self.qkv.gradient_w(dqkv, wide[:, :hidden])
+        self.qkv.gradient_w(dqkv, wide[:, :hidden], kernels)
         saved.u_qkv = None
         del wide
         if below is None:
@@ -253,14 +254,15 @@ class SelfAttention:
     def _join(
         self, x: Tensor, attended: Tensor, rows: BatchLayout, kernels: Kernels
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return y, the branch where a norm follows it, and U of the output group."""
+        """Return y, the branch where it is kept, and U of the output group."""
         u = torch.empty(attended.shape[0], self.output.tail, dtype=attended.dtype, device=attended.device)
         self.output.project(attended, u, kernels, rows.drops)
         norm, scale = self.spec.attention_norm, self.spec.residual_scale
-        if not joins_apart(norm, scale):
+        keep = norm is not None or self.output.magnitudes is not None
+        if not keep and not joins_apart(norm, scale):
             return self.output.forward_apart(attended, u, kernels, add=x), None, u
         branch = self.output.forward_apart(attended, u, kernels)
-        return join(norm, scale, branch, x, kernels), None if norm is None else branch, u
+        return join(norm, scale, branch, x, kernels, keep=keep), branch if keep else None, u
 
 
 def scale_queries(scale: QueryScale, positions: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class ForeignMixer:
     def _join(self, branch: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
         """Return y (T, H); the branch stays as it is: it may be kept."""
         norm, scale = self.spec.attention_norm, self.spec.residual_scale
-        return torch.add(x, branch, alpha=scale) if norm is None else join(norm, scale, branch, x, kernels)
+        return join(norm, scale, branch, x, kernels, keep=True)
 
     def _ask(self, rows: BatchLayout) -> list:
         mixer = self.spec.mixer

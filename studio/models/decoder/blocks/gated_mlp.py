@@ -32,7 +32,7 @@ class SavedMLP(Saved):
     gate_up: Tensor | None = None
     """(T, 2 I)"""
     down: Tensor | None = None
-    """(T, H) the down projection's result, where a norm follows it: always kept."""
+    """(T, H) the down projection's result, where a norm follows it or magnitudes learn from it: always kept."""
     u_gate_up: Tensor | None = None
     u_down: Tensor | None = None
 
@@ -74,7 +74,8 @@ class GatedMLP:
             self.spec.residual_scale,
             SavedMLP(x if level >= 1 else None),
         )
-        apart = joins_apart(norm, scale)
+        keep = norm is not None or self.down.magnitudes is not None
+        apart = keep or joins_apart(norm, scale)
         down = torch.empty_like(x)
         assert not (level >= 3 and rows.mlp_rows), "an MLP in portions is computed again"
         for part, portion in self._portions(rows, x.shape[0]):
@@ -85,9 +86,9 @@ class GatedMLP:
             ):  # only ever of all rows at once: the planner cuts the MLP where nothing of it is kept
                 saved.gate_up, saved.u_gate_up, saved.u_down = found
             del found  # before the next portion makes its own
-        if norm is not None and level >= 0:
+        if keep and level >= 0:
             saved.down = down
-        return (join(norm, scale, down, x, kernels) if apart else down), saved
+        return (join(norm, scale, down, x, kernels, keep=keep) if apart else down), saved
 
     def recompute(self, saved: SavedMLP, y: Tensor | None, rows: BatchLayout, kernels: Kernels) -> Tensor:
         """See LayerBlock; gate and up are computed again by backward(), portion by portion."""
@@ -155,20 +156,25 @@ class GatedMLP:
         wide = self.down.widen(gate_up.shape[0])
         h = wide[:, :inner]
         self.down.gradient_x(ddown, kernels, rows.drops, out=h)
-        # dh's place is taken by h, gate's and up's by their gradients: each element is read before it is written.
-        kernels.glu.backward(h, gate, up, spec.activation, dgate=gate, dup=up, h=h)
+        # dh's place is taken by h, gate's and up's by their gradients: each element is read before it is written. Where
+        # magnitudes are trained, gate and up are needed beside them.
+        result, dgate_up = None, gate_up
+        if self.gate_up.magnitudes is not None:
+            result, dgate_up = gate_up, self.gate_up.widen_gradient(gate_up.shape[0])
+        dgate, dup = self._halves(dgate_up)
+        kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
         u_down = saved.u_down
         if u_down is None:
             u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)
         self.down.gradient_b(ddown, u_down, kernels)
         self.down.gradient_a(ddown, h, kernels, rows.drops)
-        self.down.gradient_w(ddown, h)
-        del wide, h, u_down
-        self.gate_up.gradients(gate_up, u_gate_up, kernels)
+        self.down.gradient_w(ddown, h, kernels, saved.down)
+        del wide, h, u_down, gate_up
+        self.gate_up.gradients(dgate_up, u_gate_up, kernels)
         wide, r = leave(spec.mlp_norm, saved.x, self.gate_up, kernels)
         normal = wide[:, :hidden]
-        self.gate_up.gradient_a(gate_up, normal, kernels, rows.drops)
-        self.gate_up.gradient_w(gate_up, normal)
-        dnormal = self.gate_up.gradient_x(gate_up, kernels, rows.drops)
+        self.gate_up.gradient_a(dgate_up, normal, kernels, rows.drops)
+        self.gate_up.gradient_w(dgate_up, normal, kernels, result)
+        dnormal = self.gate_up.gradient_x(dgate_up, kernels, rows.drops)
         gradient = self.norm_gradients.get("mlp_norm")
         leave_backward(spec.mlp_norm, dnormal, saved.x, r, dy[:, :hidden], gradient, kernels, out)

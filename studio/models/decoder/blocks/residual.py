@@ -48,10 +48,12 @@ def joins_apart(norm: Norm | None, scale: float) -> bool:
     return norm is not None or scale != 1.0
 
 
-def join(norm: Norm | None, scale: float, branch: Tensor, stream: Tensor, kernels: Kernels) -> Tensor:
-    """Return stream + norm(branch), or stream + scale branch, which takes the branch's place; (T, H)."""
+def join(
+    norm: Norm | None, scale: float, branch: Tensor, stream: Tensor, kernels: Kernels, *, keep: bool = False
+) -> Tensor:
+    """Return stream + norm(branch), or stream + scale branch, which takes the branch's place unless `keep`; (T, H)."""
     if norm is None:
-        return add(stream, branch, alpha=scale, out=branch)
+        return add(stream, branch, alpha=scale, out=None if keep else branch)
     out = empty_like(branch)  # in its own dtype, also where the norm's weight is fp32
     return kernels.rms_norm.forward(branch, norm.weight, *norm.options, add=stream, out=out)[0]
 

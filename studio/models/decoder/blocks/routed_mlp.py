@@ -199,7 +199,7 @@ class WholeLinear:
         kernels: Kernels,
         weights: Tensor | None = None,
     ) -> None:
-        """Add dA and dB of dY (T, out), times `weights` (T, 1) where dY comes without them."""
+        """Add dA, dB and magnitudes' gradients of dY (T, out), times `weights` (T, 1) where dY comes without them."""
         group = self.group
         if not group.tail:
             return
@@ -207,6 +207,8 @@ class WholeLinear:
             u, g = (u * weights).to(u.dtype), (g * weights).to(g.dtype)
         group.gradient_b(dy, u, kernels)
         kernels.lora.gradient_a(g[:, : group.rank], x, out=group.da)
+        if group.magnitudes is not None:
+            group.gradient_w(dy if weights is None else (dy * weights).to(dy.dtype), x, kernels)
 
 
 def build_routed_mlp(

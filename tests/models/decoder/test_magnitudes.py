@@ -1,0 +1,99 @@
+"""DoRA in the decoder against peft's own: losses, every gradient, every base, every level of keeping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from studio_kernels.dispatch import bind
+
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
+from studio.models.adapt import unwrap
+from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.decoder.magnitudes import Magnitudes
+from studio.models.decoder.parity_check import find_difference
+from tests.models.decoder.double import in_double
+from tests.models.decoder.models import make_model
+from tests.models.decoder.test_decoder import assert_equal, ours, stock, take
+
+FAMILIES = ("llama", "qwen2", "gemma3", "phi3", "granite", "olmo2")
+"""Plain, with biases, with norms after the branches, with fused linears, with scales, without norms before them."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_float64_loss_and_gradients_are_pefts_to_the_last_digits(family):
+    model = make_model(family, dtype=torch.float64, dora=True).double()
+    with in_double():
+        theirs = stock(model, 0.37)
+        decoder = take_over(unwrap(model), bind({}), dtype=torch.float64)
+        assert isinstance(decoder, Decoder), decoder
+        mine = ours(model, decoder, 0.37)
+    assert sum("magnitude" in name for name in theirs[1]) >= 12
+    assert mine[0] == pytest.approx(theirs[0], rel=1e-12)
+    for name, gradient in theirs[1].items():
+        assert (mine[1][name] - gradient).norm() < 1e-9 * gradient.norm(), name
+
+
+@pytest.mark.parametrize("chunk", [0, 8])
+def test_what_is_kept_does_not_change_the_numbers(chunk):
+    model = make_model("gemma3", dora=True)
+    decoder = take(model)
+    theirs = stock(model, 1.0)
+    for keeps in (("all",) * 3, ("input",) * 3, ("attention", "qkv", "input"))[bool(chunk) :]:
+        layers = tuple(LayerPolicy(keep=keep, offload=keep != "all") for keep in keeps)
+        decoder.follow(MemoryPolicy(layers=layers, mlp_chunk_tokens=chunk, head_rows=7, head_columns=40))
+        assert_equal(ours(model, decoder, 1.0), theirs)
+
+
+def test_linears_without_adapters_keep_their_length():
+    model = make_model("qwen2", targets=["q_proj", "v_proj", "down_proj"], dora=True)
+    theirs = stock(model, 1.0)
+    assert_equal(ours(model, take(model), 1.0), theirs)
+
+
+def test_a_row_of_zeros_learns_no_length_and_does_no_harm():
+    model = make_model("llama", dora=True)
+    projection = model.base_model.model.model.layers[0].mlp.up_proj
+    with torch.no_grad():
+        projection.base_layer.weight[3] = 0.0
+        projection.lora_B["default"].weight[3] = 0.0
+        projection.lora_magnitude_vector["default"].weight[3] = 0.0
+    loss, gradients = ours(model, take(model), 1.0)
+    assert torch.isfinite(torch.tensor(loss)) and all(torch.isfinite(one).all() for one in gradients.values())
+
+
+def test_changed_adapters_are_taken_over():
+    model = make_model("llama", dora=True)
+    decoder = take(model)
+    ours(model, decoder, 1.0)
+    with torch.no_grad():
+        decoder.store.weights.mul_(1.3)
+    decoder.note_change()
+    assert_equal(ours(model, decoder, 1.0), stock(model, 1.0))
+
+
+def test_what_peft_computes_otherwise_is_left_to_it():
+    """It drops the base's rows, too, where it drops the adapter's."""
+    model = make_model("llama", dora=True, dropout=0.1)
+    assert not isinstance(take_over(unwrap(model), bind({}), dtype=torch.float32), Decoder)
+
+
+def test_the_probe_finds_no_difference_and_leaves_all_as_it_was():
+    model = make_model("qwen2", dora=True)
+    decoder = take(model)
+    before = decoder.store.weights.clone()
+    assert find_difference(unwrap(model), decoder, None) is None
+    assert torch.equal(decoder.store.weights, before)
+
+
+@pytest.mark.parametrize("fault", ["length", "gradient"])
+def test_the_probe_finds_wrong_magnitudes(fault, monkeypatch):
+    model = make_model("llama", dora=True)
+    decoder = take(model)
+    if fault == "length":
+        for layer in decoder.layers:
+            layer.groups[1].magnitudes.lengths.data = layer.groups[1].magnitudes.lengths.roll(1)
+    else:
+        monkeypatch.setattr(
+            Magnitudes, "_meet_weights", lambda self, dy, x, top, bottom, *_: dy.new_ones(bottom - top)
+        )
+    assert find_difference(unwrap(model), decoder, None) is not None
