@@ -2,7 +2,8 @@
 
 The quick tests share the processors, a file at a time, and with `--all` those marked `computing` do so too. The other
 slow ones (browsers, clocks) run one after another, so that none is late because of another; beside them, and about as
-long, runs what is marked `long`: it mostly waits, or has minutes for what takes seconds. `--report` writes a JUnit file
+long, runs what is marked `long`: it mostly waits, or has minutes for what takes seconds. What those two leave of the
+processors goes to the tests marked `patient`, which compute and have no limit of time. `--report` writes a JUnit file
 of each set into a folder. At the end stands what each folder's tests took, and a folder beyond its budget fails.
 """
 
@@ -17,18 +18,23 @@ import time
 import xml.etree.ElementTree as tree
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 4
 """Each needs up to 1.5 GB."""
+NICENESS = 10
+"""Of the patient tests: a tenth of a processor that others want too, all of one that nobody wants."""
+PATIENCE_S = 1800
+"""What a patient test may take: up to 50 s of a processor, of which a tenth may be left."""
 NO_TEST = 5
 """pytest's word for arguments that chose no test of a set."""
 SETS = {
-    "quick": "not slow and not computing and not long and not gpu",
-    "computing": "(computing or not slow) and not long and not gpu",
+    "quick": "not slow and not computing and not patient and not long and not gpu",
+    "computing": "(computing or not slow) and not patient and not long and not gpu",
+    "patient": "patient and not gpu",
     "slow": "slow and not computing and not long and not gpu",
     "long": "long and not gpu",
 }
@@ -67,9 +73,15 @@ def run(words: list[str], report: Path) -> int:
     }
     answers = {name: finish(*start(name, step, output)) for name, step in steps.items()}
     if everything:
-        with beside("long tests", test("long", "-p", "no:cacheprovider"), output) as running:
+        alone = ("-p", "no:cacheprovider")
+        patient = test("patient", *shared, *alone, "-o", f"timeout={PATIENCE_S}")
+        with (
+            beside("patient tests", patient, output) as computes,
+            beside("long tests", test("long", *alone), output) as waits,
+        ):
             answers["slow tests"] = finish(*start("slow tests", test("slow"), output))
-            answers["long tests"] = finish(*running)
+            answers["long tests"] = finish(*waits)
+            answers["patient tests"] = finish(*computes)
     tests = [answer["code"] for name, answer in answers.items() if name.endswith("tests")]
     passed = all(answer["code"] in (0, NO_TEST) for answer in answers.values()) and 0 in tests
     folders, slowest = read_times(report)
@@ -125,11 +137,18 @@ def start(name: str, step: list[str], output: IO) -> tuple[subprocess.Popen, flo
     """Start one step, which writes to `output`; return its process and the time."""
     print("$ " + " ".join(step), file=sys.stderr, flush=True)
     # One thread each: the workers have the processors already.
-    threads = {"OMP_NUM_THREADS": "1"} if name in ("quick tests", "computing tests") else {}
+    threads = {"OMP_NUM_THREADS": "1"} if name in ("quick tests", "computing tests", "patient tests") else {}
     # Hundreds of tests start a Python, which without __pycache__ compiles the studio anew: 1.3 s each instead of 0.8.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-P", "-m", *step]
-    return subprocess.Popen(command, cwd=ROOT, env=threads | kept, stdout=output), time.monotonic()
+    command, begun_s = [sys.executable, "-P", "-m", *step], time.monotonic()
+    if name != "patient tests" or sys.platform == "win32":
+        return subprocess.Popen(command, cwd=ROOT, env=threads | kept, stdout=output), begun_s
+    # Linux shares a processor out among sessions first, and browsers and studios have their own.
+    process = subprocess.Popen(command, cwd=ROOT, env=threads | kept, stdout=output, start_new_session=True)
+    os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+    with suppress(OSError):  # another system, or one without such groups
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(NICENESS), encoding="utf-8")
+    return process, begun_s
 
 
 def finish(process: subprocess.Popen, started_s: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ import pytest
 from tests.run import SETS
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("computing", "slow", "long")
+KINDS = ("computing", "slow", "long", "patient")
 EARLY = (
     "launch.py",
     *(
@@ -70,6 +70,7 @@ def checkout(tmp_path_factory):
         '"""Tests."""\n\nimport pytest\n\n\ndef test_quick():\n    pass\n\n\n'
         "@pytest.mark.computing\ndef test_computing():\n    pass\n\n\n"
         "@pytest.mark.slow\ndef test_slow():\n    pass\n\n\n@pytest.mark.long\ndef test_long():\n    pass\n\n\n"
+        "@pytest.mark.patient\ndef test_patient():\n    pass\n\n\n"
         "@pytest.mark.gpu\ndef test_gpu():\n    raise SystemExit\n",
         encoding="utf-8",
     )
@@ -157,11 +158,11 @@ def test_the_test_command_runs_ruff_and_the_chosen_tests(checkout, tmp_path):
     assert list(answer["folders"]) == ["tests"] and "test_quick" in fast.stderr
     everything = launch(checkout, "--here", "test", "--all", "--report", str(tmp_path), *calm)
     assert everything.returncode == 0
-    assert everything.stdout.count("1 passed, 4 deselected") == 2, "what ran beside has its words too"
+    assert everything.stdout.count("1 passed, 5 deselected") == 2, "what ran beside has its words too"
     named = [
         re.findall(r'testcase [^>]*name="(\w+)"', (tmp_path / f"{kind}.xml").read_text()) for kind in KINDS
     ]
-    assert named == [["test_quick", "test_computing"], ["test_slow"], ["test_long"]]
+    assert named == [["test_quick", "test_computing"], ["test_slow"], ["test_long"], ["test_patient"]]
     # What one set has none of may be in the other; what no set has is a mistake.
     assert launch(checkout, "--here", "test", "--all", *calm, "-k", "long").returncode == 0
     failed = launch(checkout, "--here", "test", *calm, "-k", "nothing")
@@ -182,7 +183,7 @@ def test_every_folder_of_tests_has_a_budget():
         words = "".join(
             words for words in (path.read_text(encoding="utf-8") for path in files) if "mark.gpu" not in words
         )
-        marked = {kind for kind in ("slow", "long") if f"pytest.mark.{kind}" in words}
+        marked = {kind for kind in ("slow", "long", "patient") if f"pytest.mark.{kind}" in words}
         assert marked <= allowed.keys(), folder
         assert all(seconds > 0 for seconds in allowed.values()), folder
 

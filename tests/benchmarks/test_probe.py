@@ -24,14 +24,14 @@ def ask(tmp_path, monkeypatch):
     return go
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 def test_faults_are_counted(ask):
     code, row = ask("--faults")
     assert code == 0 and row["refused"] == "0" and row["faults"] == row["found"]
     assert int(row["faults"]) >= 20 and int(row["comparisons"]) > 50
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 def test_a_fault_that_is_accepted_fails_it(ask, monkeypatch):
     monkeypatch.setattr("studio.models.decoder.parity_check.find_difference", lambda *arguments: None)
     code, row = ask("--faults")

@@ -47,7 +47,7 @@ def take(step, case: Case, count: int = 3) -> tuple[list[float], float]:
     return losses, norm
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@pytest.mark.parametrize("stock", some([False, True], True))
 @pytest.mark.parametrize("lengths", some(["full", "padded"], "padded"))
 @pytest.mark.parametrize("bits", some([16, 4], 4))
 def test_same_losses_and_gradients(folder, lengths, bits, stock):
@@ -61,6 +61,7 @@ def test_same_losses_and_gradients(folder, lengths, bits, stock):
     assert len(set(theirs)) == 3
 
 
+@pytest.mark.computing
 def test_packed_documents_do_not_see_each_other(folder):
     case = dataclasses.replace(HF, lengths="packed", batch=1, dtype="fp32")
     build = {"bits": 16, "tokens": 40, "dtype": "fp32", "device": CPU}
@@ -118,6 +119,7 @@ def test_the_studios_own_optimizer_is_pytorchs_adamw(folder, stock):
     assert ours == pytest.approx(theirs, rel=1e-5) and len(set(ours)) == 3
 
 
+@pytest.mark.computing
 def test_turing_takes_the_same_steps(folder):
     build = {"bits": 16, "batch": 3, "tokens": 40, "dtype": "fp32", "device": CPU}
     case = dataclasses.replace(HF, dtype="fp32")

@@ -176,6 +176,7 @@ def test_a_terminal_that_lacks_a_sign(tmp_path):
     assert done.returncode == 0 and "\\u96ea" in done.stdout
 
 
+@pytest.mark.computing
 def test_one_broken_line_of_ten_is_refused(refused, small, tmp_path):
     data = write_jsonl(tmp_path / "data.jsonl", chat_rows(9))
     data.write_text('{"messages": [\n' + data.read_text(encoding="utf-8"), encoding="utf-8")

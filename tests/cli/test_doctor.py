@@ -227,6 +227,7 @@ def test_an_unknown_repair_is_refused_with_the_known_ones(ask):
     )
 
 
+@pytest.mark.computing
 def test_this_machine(ask, workspace):
     answer = ask()
     assert answer["facts"]["cores"] >= 1 and answer["checks"][0]["id"] == "system"

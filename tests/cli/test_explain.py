@@ -88,6 +88,7 @@ def answer(process) -> dict:
     return json.loads(process.stdout)
 
 
+@pytest.mark.computing
 def test_a_piped_text_and_a_file_in_both_languages(ask, tmp_path, checkout):
     piped = answer(ask("--json", text=OUT_OF_MEMORY.encode()))
     assert piped.keys() == {"id", "code", "what", "why", "fixes", "line", "other", "tell", "doubt"}

@@ -96,6 +96,7 @@ def started_inside(folder: Path) -> bool:
     return any(call[2:4] == ["--exec", "sh"] and call[4] != "-s" for call in read_calls(folder))
 
 
+@pytest.mark.computing
 def test_the_whole_way_with_a_stand_in_for_installation_and_studio(
     stage, workspace, monkeypatch, capfd, tmp_path
 ):

@@ -134,6 +134,7 @@ def test_names_beyond_ascii_under_a_bare_locale(tmp_path, workspace):
     assert (done.returncode, Path(found["source"]).name, found["rows_used"]) == (0, path.name, 3)
 
 
+@pytest.mark.computing
 @pytest.mark.skipif(os.name == "nt", reason="only on POSIX: names of bytes")
 def test_a_name_that_is_no_text(tmp_path, workspace):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/rows-\xff\xfe.jsonl"))

@@ -63,6 +63,7 @@ def test_the_preview_ends_too(tmp_path, jsonl, tokenizer_of):
     assert shown.refusal.what.id == "data.template.row" and shown.refusal.what.values["row"] == 8
 
 
+@pytest.mark.computing
 def test_many_rows_in_time_are_not_interrupted():
     with Deadline(0.3) as deadline:
         for row in range(8):

@@ -374,6 +374,7 @@ def test_a_file_broken_throughout_is_given_up(monkeypatch):
     assert refusal.value.why.id == "data.source.json_broken"
 
 
+@pytest.mark.computing
 def test_memory_is_bounded():
     row = orjson.dumps({"text": "lorem ipsum " * 60})
     data = b"[" + b",".join([row] * 30_000) + b"]"

@@ -273,6 +273,7 @@ def test_no_row_is_ever_lost(tmp_path, tokenizer_of, lines, broken):
         )
 
 
+@pytest.mark.computing
 def test_speed(tmp_path, jsonl, tokenizer_of):
     path = jsonl(tmp_path / "a.jsonl", make_rows(5000, "a somewhat longer answer that says {} in the end"))
     begin = time.perf_counter()

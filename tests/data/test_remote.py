@@ -300,6 +300,7 @@ def test_names_that_lead_elsewhere_are_no_files(hub, tmp_path):
     assert look_remote(make_spec("owner/name"), tmp_path).files == ("good/train.jsonl",)
 
 
+@pytest.mark.computing
 def test_a_cut_line_is_gone_on_from(hub, tmp_path, monkeypatch):
     hub.repos["owner/name"] = {"train.jsonl": BIG}
     hub.cuts = ["close"]

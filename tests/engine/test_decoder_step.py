@@ -28,8 +28,16 @@ from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.optimize_model import Fast
 from studio.planning import run_plan as planning
 from tests.doubles.kernels import COMPUTE, Fault, Now, install
-from tests.each_time import some
+from tests.each_time import some, some_of_several
 from tests.engine.conftest import Ran
+
+FAMILIES = ("llama", "qwen3", "gemma3", "granite", "olmo2", "glm4", "hunyuan")
+WAYS = [
+    (fill, family, "full" if fill == (number % 2 == 0) else "lora")
+    for number, family in enumerate(FAMILIES)
+    for fill in (False, True)
+]
+"""Every family packed and not, with an adapter and in full; both ways of one go with both of the other."""
 
 
 @pytest.fixture
@@ -58,12 +66,10 @@ def says(ran: Ran) -> set[str]:
     return {text.id for text in ran.of(RunPlanned)[0].swaps}
 
 
-@pytest.mark.parametrize("method", some(["lora", "full"], "lora"))
 @pytest.mark.parametrize(
-    "family",
-    some(["llama", "qwen3", "gemma3", "granite", "olmo2", "glm4", "hunyuan"], "llama", "gemma3"),
+    ("fill", "family", "method"),
+    some_of_several(WAYS, (False, "llama", "lora"), (True, "qwen3", "lora")),
 )
-@pytest.mark.parametrize("fill", some([False, True], True))
 def test_a_run_is_that_of_the_models_own_code(ran, tiny_models, monkeypatch, family, fill, method):
     changes = {
         "adapter.method": method,
@@ -126,7 +132,8 @@ def test_dora_by_the_decoder_is_pefts(ran, own, monkeypatch):
     assert whole.losses == pytest.approx(ran(changes).losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", some(["adamw", "adamw_8bit"], "adamw"))
+@pytest.mark.computing
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
 def test_all_weights_in_16_bits_learn_as_in_32(ran, own, optimizer):
     """The weights that learn stay fp32: what one step changes is less than a 16-bit weight can hold."""
     changes = {
@@ -160,7 +167,8 @@ def played_backward(dh, gate, up, dgate, dup, h, *rest, **block) -> None:
     h.copy_(gate * s * up)
 
 
-@pytest.mark.parametrize("kernel", some(["forward", "backward"], "backward"))
+@pytest.mark.computing
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
 def test_a_kernel_that_fails_at_step_4_loses_nothing(tmp_path, machine, recipe, monkeypatch, own, kernel):
     made = []
     real_plan, real_fast = loading.make_plan, assembly.make_fast

@@ -164,6 +164,7 @@ def test_in_an_evaluation(go):
     assert fell.losses[:3] == calm.losses[:3]
 
 
+@pytest.mark.computing
 def test_kernels_are_tried_in_all_forms_before_the_first_step(go):
     """What fails in the warm-up has its twin from step 1 on; the weights are those of a run without that kernel."""
     fault = Fault("glu", "backward", lambda now, _: now.phase == "compile")

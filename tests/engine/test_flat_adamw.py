@@ -291,6 +291,7 @@ def assert_same(one, other) -> None:
     assert one.losses == other.losses
 
 
+@pytest.mark.computing
 def test_a_run_by_the_decoder_takes_it_and_learns_what_torchs_teaches(ran, own, monkeypatch):
     changes = {"run.trial": False, "optim.weight_decay": 0.1, "optim.max_grad_norm": 0.1}
     taken = []

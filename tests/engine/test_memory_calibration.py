@@ -121,6 +121,7 @@ def test_everything_is_left_as_it_was(trainer, plan, facts, meter):
     assert torch.equal(now["numpy"][1], generators["numpy"][1])
 
 
+@pytest.mark.computing
 def test_the_steps_are_no_larger_than_the_runs_own_and_than_time_allows(
     trainer, plan, facts, meter, monkeypatch
 ):

@@ -11,7 +11,6 @@ import transformers
 from studio.core.events import RunPlanned, RunResumed
 from studio.planning import run_plan as planning
 from tests.conftest import make_tokenizer
-from tests.each_time import some
 from tests.engine.test_routed_step import weights
 from tests.models.decoder import models, routed_models
 
@@ -21,7 +20,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=some(FAMILIES, "gpt_oss"))
+@pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory):
     config_class, extra = FAMILIES[request.param][request.param]
     shape = models.SHAPE | {"vocab_size": 300, "pad_token_id": 1, "max_position_embeddings": 256}
@@ -37,6 +36,7 @@ def folder(request, tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.computing
 def test_a_run_is_that_of_the_models_own_code_and_goes_on_to_the_same_bits(ran, folder, monkeypatch):
     changes = {"model.source": folder, "optim.learning_rate": 1e-3}
     stock = ran(changes)

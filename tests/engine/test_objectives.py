@@ -27,6 +27,7 @@ from studio.engine.objectives.weighted_sft import WEIGHTED_SFT
 from studio.engine.train_step import StockStep, read_metrics
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import take_over
+from tests.each_time import some
 from tests.models.decoder.models import make_model, make_whole_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,7 +147,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         )
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["model", "decoder"])
+@pytest.mark.parametrize("own", some([False, True], True), ids=["model", "decoder"])
 @pytest.mark.parametrize("objective", [WEIGHTED_SFT, PAIRS], ids=lambda one: one.name)
 def test_gradients_are_autograds_however_a_step_is_cut(objective, own):
     examples = draw(6, pair=objective is PAIRS)
@@ -216,6 +217,7 @@ def write_chats(jsonl, path, weights):
     return jsonl(path, rows)
 
 
+@pytest.mark.computing
 def test_weights_in_the_data_are_trained_by(ran, jsonl, tmp_path):
     file = write_chats(jsonl, tmp_path / "weighed.jsonl", (0.25, 2))
     changes = {

@@ -107,6 +107,7 @@ def test_packed_blocks_and_all_weights_too(go, changes):
     assert tight.record.steps == calm.record.steps > 1
 
 
+@pytest.mark.computing
 def test_memory_that_runs_out_in_mid_window_replays_all_of_it(go):
     """The second micro-batch of step 3 fails with the first one's gradients there."""
     calm = go()

@@ -9,7 +9,7 @@ from tests.each_time import some
 from tests.engine.plain_loop import plain_losses
 
 
-@pytest.mark.parametrize("family", some(["llama", "qwen3", "mistral", "gemma3", "phi3"], "llama", "gemma3"))
+@pytest.mark.parametrize("family", some(["llama", "qwen3", "mistral", "gemma3", "phi3"], "llama"))
 def test_full_fine_tuning_equals_the_plain_loop(ran, tiny_models, recipe, family):
     changes = {
         "model.source": str(tiny_models(family)),
@@ -35,6 +35,7 @@ def test_lora_equals_the_plain_peft_loop(ran):
     assert result.losses == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.computing
 def test_packing_keeps_documents_apart(ran):
     """Packed, one row holds several documents; the loss is the same as apart, since none sees another."""
     apart = ran({"optim.batch_size": 24, "optim.epochs": 1})

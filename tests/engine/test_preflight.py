@@ -92,6 +92,7 @@ def test_token_beyond_the_vocabulary(ran, make_tiny_model, jsonl, tmp_path):
     found_before_step_1(result, what="trial.vocabulary", says="<|tool|>")
 
 
+@pytest.mark.computing
 def test_evaluation_that_does_not_fit_takes_fewer_rows_and_leaves_training_alone(ran, monkeypatch):
     real = LossHead.token_losses
 

@@ -107,6 +107,7 @@ def test_proofs_hang_on_the_code_that_loads_and_reads():
     }
 
 
+@pytest.mark.computing
 def test_what_was_refused_is_no_proof(train, looks, monkeypatch):
     wrong = planning.text("model.decoder.mismatch", layer=0, part="y", error=1.0, own=0.0)
     monkeypatch.setattr(fast, "find_difference", lambda *arguments: looks.append(1) or wrong)

@@ -9,7 +9,6 @@ import torch
 from studio.core.events import EvalLogged, PhaseStarted, SampleWritten, Warned
 from studio.engine import sample_generations as samples
 from studio.engine.sample_generations import split_example
-from tests.each_time import some
 
 WATCHED = {
     "run.samples": 3,
@@ -59,7 +58,8 @@ def test_after_an_evaluation_of_the_first_step_both_answers_are_there(ran):
     assert steps[:6] == [0, 0, 0, 1, 1, 1] and all(event.base for event in every.of(SampleWritten))
 
 
-@pytest.mark.parametrize("method", some(["lora", "full"], "lora"))
+@pytest.mark.computing
+@pytest.mark.parametrize("method", ["lora", "full"])
 def test_a_resumed_run_keeps_what_its_base_said(ran, method):
     changes = WATCHED | {"adapter.method": method, "adapter.dropout": 0.0, "run.eval_every": 3}
     stopped = ran(changes, stop_at=3)

@@ -28,7 +28,7 @@ from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran, run_here
 from tests.engine.plain_loop import held_out_loss, plain_losses, prepare_rows
 
-pytestmark = [pytest.mark.computing, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.patient, pytest.mark.timeout(1800)]
 
 STEPS, STOP_AT = 20, 10
 WAYS: dict[str, dict[str, Any]] = {

@@ -321,6 +321,7 @@ def test_disk_that_fills_up_on_the_way(hub, tmp_path):
     assert inspect_model("good/tiny").folder == ""
 
 
+@pytest.mark.computing
 def test_cache_that_is_no_folder(hub, tmp_path):
     (tmp_path / "hf").write_text("a file", encoding="utf-8")
     error = refused()
@@ -333,6 +334,7 @@ def free_address(user=""):
         return f"http://{user}127.0.0.1:{free.getsockname()[1]}"
 
 
+@pytest.mark.computing
 def test_hub_that_does_not_answer_is_named_and_a_mirror_advised(hub, monkeypatch):
     address = free_address(user="me:secret@")
     monkeypatch.setenv("HF_ENDPOINT", address)
@@ -443,6 +445,7 @@ def test_model_without_safetensors_is_not_fetched(hub):
     assert not hub.asked
 
 
+@pytest.mark.computing
 def test_model_that_cannot_be_trained_is_refused_before_it_is_loaded(hub):
     hub.repos["good/tiny"] = make_files(architectures=["BertForMaskedLM"], model_type="bert")
     error = refused()

@@ -282,6 +282,7 @@ def test_rebuild_starts_over_and_empties_our_caches(checkout):
     assert not (checkout / ".venv" / "mine").exists() and not kernel.exists() and installed(checkout) == "1.0"
 
 
+@pytest.mark.computing
 def test_no_ensurepip_names_the_package(first, tmp_path):
     checkout = make_checkout(first[0].parent / "bare")
     (tmp_path / "ensurepip.py").write_text("raise ImportError('not shipped')\n", encoding="utf-8")

@@ -135,6 +135,7 @@ def test_several_buffers_share_one_norm():
     torch.testing.assert_close(parts.parameters, whole.parameters)
 
 
+@pytest.mark.computing
 def test_no_kernel_fuses_what_torch_rounds_twice(monkeypatch, tmp_path):
     import triton
 

@@ -28,14 +28,13 @@ def test_compiles_where_shared_memory_is_least(launches, op, target):
     check(launches(op, "COMPILE", half(target)), target)
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 @pytest.mark.parametrize(("op", "target"), pairs(fast=False))
 def test_compiles_for_every_generation(launches, op, target):
     check(launches(op, share(options_of(op.name, "COMPILE"), op, target), half(target)), target)
 
 
-@pytest.mark.computing
-@pytest.mark.timeout(600)  # lora: 35 s where nothing else computes
+@pytest.mark.patient
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_another_length_needs_no_new_kernel(launches, op):
     """A batch of 65 rows after one of 64 must not compile in mid-training: that is where runs were seen to stand."""

@@ -14,8 +14,7 @@ from tests.kernels.launches import check, half, pairs, share
 from tests.kernels.oracle import options_of
 
 
-@pytest.mark.computing
-@pytest.mark.timeout(900)  # 45 s for the largest where nothing else computes
+@pytest.mark.patient
 @pytest.mark.parametrize(("op", "target"), pairs())
 def test_compiles_at_the_edges_of_width_and_dtype(launches, op, target):
     edges = product((half(target), torch.float32), options_of(op.name, "EDGES"))

@@ -18,7 +18,6 @@ from studio_kernels.dispatch import OPS, op_named
 from studio_kernels.op import Op, Support
 
 from studio.planning.backend_table import NEEDS_DOTS
-from tests.each_time import rarely
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 CPU = torch.device("cpu")
@@ -148,11 +147,12 @@ def test_helpers_only_where_they_help(monkeypatch):
     assert self_test.count_helpers() == 0
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize(
     "variables, reason",
     [
         ({"CUDA_VISIBLE_DEVICES": ""}, "PyTorch sees no GPU that Triton could use."),
-        rarely(
+        (
             {"TRITON_INTERPRET": "1"},
             "TRITON_INTERPRET is set: kernels would run in Triton's slow interpreter.",
         ),

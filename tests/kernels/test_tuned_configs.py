@@ -196,7 +196,7 @@ def test_an_op_has_a_handful_of_candidates_and_never_fewer_than_two():
     assert tuned_configs.candidates("fp8", 4096) == ()
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 def test_candidates_are_right_in_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(
         [str(ROOT), str(ROOT / "kernels")])}  # fmt: skip
@@ -236,7 +236,7 @@ def go_round(cases: Iterable, cards: tuple[str, str, str]) -> Iterator[tuple]:
         yield case, cards[(number + number // len(cards)) % len(cards)]
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 @pytest.mark.parametrize("op", ["rms_norm", "glu", "rope", "dropout", "nf4", "adamw"])
 def test_every_candidate_compiles(compile_with, op):
     """Each for one card: what a card's shared memory and its compiler make of the extreme ones is looked at above."""
@@ -248,7 +248,7 @@ def test_every_candidate_compiles(compile_with, op):
     assert sum(map(bool, made)) >= 2
 
 
-@pytest.mark.computing
+@pytest.mark.patient
 def test_every_candidate_for_the_loss_compiles(compile_with):
     """A sample of 4,112 words is given the tiles of large vocabularies."""
     found = tuned_configs.candidates("linear_cross_entropy", 131072)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -11,6 +12,7 @@ SILENT = ("openai-gpt",)
 """Families whose files lie elsewhere than their name says: seen when they are loaded."""
 
 
+@pytest.mark.computing
 def test_the_text_says_what_the_classes_say():
     known = {}
     for family, names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():

@@ -43,6 +43,7 @@ def test_it_is_the_one_that_transformers_takes(make_tiny_model, tmp_path, family
     assert ours.chat_template == theirs.chat_template and ours.eos_token == theirs.eos_token
 
 
+@pytest.mark.computing
 def test_the_models_own_modules_stay_out(make_tiny_model, tmp_path):
     folder = make_tiny_model(tmp_path / "model")
     code = (

@@ -13,6 +13,7 @@ from studio.models.catalog import inspect_model
 from studio.models.load import load_model
 from studio.models.weights import AHEAD_BYTES, Weights, count_ahead, list_entries, read_ahead, start_reading
 from tests.conftest import FAMILIES
+from tests.each_time import every
 
 
 def shard(folder) -> None:
@@ -47,7 +48,7 @@ def assert_same(expected, found) -> None:
     assert expected.generation_config.to_dict() == found.generation_config.to_dict()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every(3, FAMILIES))
 @pytest.mark.parametrize(("dtype", "quantization"), [("bf16", "none"), ("fp32", "none"), ("bf16", "nf4")])
 def test_it_is_the_model_that_transformers_reads(tmp_path, make_tiny_model, family, dtype, quantization):
     folder = make_tiny_model(tmp_path / "model", family, hidden_size=64)

@@ -341,7 +341,7 @@ def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
 # Exports ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["", "step-00000004"])
+@pytest.mark.parametrize("place", some(["", "step-00000004"], ""))
 @pytest.mark.parametrize("target", some(["adapter", "merged"], "merged"))
 def test_an_export_is_checked_listed_loaded_by_its_own_lines_and_deleted(shop, target, place):
     desk, run = shop[0], shop[1]

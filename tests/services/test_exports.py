@@ -329,6 +329,7 @@ def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
     assert ADAPTER.memory_bytes(ExportJob(Path(), None, facts, plan, Path())) == 1000 * share
 
 
+@pytest.mark.computing
 def test_what_exports_take_is_known_without_torch():
     code = f"import sys; sys.path[:0] = {sys.path!r}; import studio.services.exports"
     code += "; print({'torch', 'transformers', 'peft'} & set(sys.modules))"

@@ -88,6 +88,7 @@ def test_the_third_death_at_one_step_fails_the_run(workspace, stage, capfd):
     assert answer["diagnosis"]["fixes"] and "7" in answer["diagnosis"]["what"]
 
 
+@pytest.mark.computing
 def test_deaths_that_get_further_each_time_go_on(workspace, stage):
     argv = stage(*({"steps": step, "then": "kill"} for step in (3, 3, 4, 5, 6)), {"code": 0})
     assert supervisor.keep_alive(["resume", "r1"], workspace, headless=True, argv=argv) == 0

@@ -74,6 +74,7 @@ def test_a_recipe_that_says_wait_is_only_told(workspace, driver, impatient, run_
     assert process.poll() is None and len(starts(workspace)) == 1
 
 
+@pytest.mark.computing
 def test_the_third_standstill_at_one_step_is_the_last(workspace, stage, impatient, run_folder, capfd):
     folder = run_folder()
     argv = stage({"steps": 3, "then": "told", "want": "restart"})

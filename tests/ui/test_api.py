@@ -97,6 +97,7 @@ def test_events_come_by_cursor(shop):
     }
 
 
+@pytest.mark.computing
 def test_recipes_are_checked_planned_and_put_into_the_queue(shop):
     desk, ask = shop[:2]
     recipe = to_json(desk.recipes.demo())

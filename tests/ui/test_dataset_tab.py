@@ -178,6 +178,7 @@ def test_the_line_moves_the_longest_length_and_the_field_moves_the_line(tab):
     assert tab.context.desk.tools.asked.count("measure") == 1, "a limit is no reason to read all rows again"
 
 
+@pytest.mark.computing
 def test_texts_are_learned_in_blocks_and_not_cut(tab):
     tab.context.desk.tools.report = make_report(format="text")
     shown = look(tab, max_length=8)

@@ -114,6 +114,7 @@ def test_the_network_is_asked_only_on_its_button(context, tab):
     assert context.desk.machine.asked == [{"fresh": False, "hub": True}]
 
 
+@pytest.mark.computing
 def test_a_pasted_error_text_is_explained(context, tab):
     shown = tab.explain_error("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB " + EVIL)
     assert 'data-cause="gpu_memory"' in shown and "<img" not in shown

@@ -101,6 +101,7 @@ def test_the_window_from_start_to_end(capsys, served, workspace, free_port):
     assert not address.exists()
 
 
+@pytest.mark.computing
 def test_a_restart_keeps_the_port(served, fake_desk, workspace, free_port):
     thread, stopped = served
     wait_until_ready(free_port)

@@ -18,6 +18,7 @@ from studio.ui.tabs.settings import tab as tabs
 from studio.ui.tabs.settings.cards import SettingsState, settings_body
 from studio.ui.tabs.settings.tab import SettingsTab
 from studio.ui.templates import render
+from tests.each_time import every
 from tests.ui.conftest import FakeDesk
 from tests.ui.sheet import Sheet
 
@@ -201,7 +202,9 @@ def test_a_restart_without_a_supervisor_is_refused(tab, context):
         say(tab, "restart")
 
 
-@pytest.mark.parametrize("said", [None, [], {"do": 3}, {"do": "unknown"}, {"do": "drop-folder", "form": "x"}])
+@pytest.mark.parametrize(
+    "said", every(2, [None, [], {"do": 3}, {"do": "unknown"}, {"do": "drop-folder", "form": "x"}])
+)
 def test_what_a_page_makes_up_changes_nothing(tab, workspace, said):
     tab.hear(said)
     assert set(read_settings(workspace)) - {"repairs_off", "repairs_on", "model_folders"} == set()

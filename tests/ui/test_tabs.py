@@ -81,6 +81,7 @@ def test_sizes_in_words(size, words):
     assert size_words(size) == words
 
 
+@pytest.mark.computing
 def test_another_language_keeps_the_ids_while_a_run_updates_pages(context, monkeypatch):
     from studio.ui import app
 

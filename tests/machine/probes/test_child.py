@@ -108,6 +108,7 @@ def test_an_access_violation_is_named_by_its_number():
     assert describe_end(0xC0000005) == "It ended with exit code 3221225477 (0xC0000005)."
 
 
+@pytest.mark.computing
 def test_a_hang_ends_and_takes_its_children_with_it(tmp_path):
     code = (
         "import subprocess, sys, time; "

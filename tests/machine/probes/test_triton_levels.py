@@ -25,6 +25,7 @@ def environment(tmp_path, monkeypatch):
     return plain | {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TRITON_ALWAYS_COMPILE": "1"}
 
 
+@pytest.mark.computing
 def test_it_compiles_without_a_gpu(environment):
     answer = run_child(TRITON, ["cuda:75", "cuda:120"], timeout_s=60, environment=environment)
     assert answer.error == ""

@@ -111,6 +111,7 @@ def test_a_head_that_comes_in_drops_ends_too(short):
                 asked.sendall(b"x")
 
 
+@pytest.mark.computing
 def test_whole_requests_and_the_slow_ones_of_who_is_known_go_on(short):
     with serve() as (_, ask):
         idle = ask(WHOLE)

@@ -407,6 +407,7 @@ def test_a_cookie_of_another_program_at_this_machine_hides_ours_from_nobody(know
         assert known.get("/config", headers={"cookie": header.encode("utf-8")}).status_code == 200
 
 
+@pytest.mark.computing
 def test_strangers_may_not_ask_without_end(sharing):
     # The clock stands: on a slow machine 80 requests take so long that the rate of five a second refills the burst.
     stopped = RateLimits(clock=lambda: 0.0)
