@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent
 COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "export")
 BEGAN_S = time.time()
 COMMANDS += ("wsl", "install", "test", "bench")
+# The first is of another Python; with the second each command ends in Python's own prompt.
+LEFT_OUT = ("PYTHONHOME", "PYTHONINSPECT")
 
 
 def main(arguments):
@@ -128,7 +130,7 @@ def _environment(here, chinese):
     paths = [str(ROOT), str(ROOT / "kernels")]
     if here and os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     if chinese and os.name == "nt":  # there no variable says it
         environment.setdefault("FINETUNE_STUDIO_LANGUAGE", "zh-CN")
     # studio/core/start_clock.py: what a run's start consists of is counted from here.

@@ -41,6 +41,7 @@ import json
 import sys
 
 print(json.dumps({"words": sys.argv[1:], "path": sys.path[:3], "python": sys.executable}))
+raise SystemExit(0)
 '''
 
 
@@ -106,6 +107,12 @@ def test_here_uses_this_python_and_installs_nothing(checkout):
     assert answer["path"][:2] == [str(checkout), str(checkout / "kernels")]
     assert not (checkout / ".venv").exists()
     assert json.loads(launch(checkout, "--here", "--port", "1").stdout)["words"] == ["--port", "1"]
+
+
+def test_no_command_ends_in_pythons_own_prompt(checkout):
+    start = launch(checkout, "--here", "demo", PYTHONINSPECT="1")
+    assert json.loads(start.stdout)["words"] == ["demo"]
+    assert start.stderr == ""
 
 
 def test_here_lists_unsuitable_packages_and_only_the_window_needs_gradio(checkout, tmp_path):

@@ -26,7 +26,7 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         return {"role": "user", "content": words.encode("utf-8", "replace").decode("utf-8")}
 
     def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
-        words, answer = "", None
+        words, answer, told = "", None, bool(messages[1:])
         for answer in desk.chat.answer(
             messages,
             run=options.run,
@@ -36,6 +36,10 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
         ):
+            loaded = desk.chat.loaded()
+            if not told and loaded is not None and loaded.base_changed:
+                console.note(text("chat.base_changed", base=loaded.name))
+            told = True
             if show and answer.words.startswith(words):
                 print(answer.words[len(words) :], end="", flush=True)
             words = answer.words

@@ -34,6 +34,8 @@ DEMO_FILE = Path(__file__).resolve().parents[2] / "assets" / "demo_data" / "trai
 HUB_ID = remote.HUB_ID
 SUFFIXES = remote.SUFFIXES
 SCANNED_AT_LEAST_BYTES = 2**16
+KERNEL_FILES = frozenset((Path("/proc"), Path("/sys")))
+"""Folders of Linux whose files say that they are plain ones and are made as they are read."""
 __all__ = ("DEMO", "SAMPLE_ROWS", "DataFile", "Source", "open_source")
 
 
@@ -120,8 +122,9 @@ def _find_path(source: str) -> tuple[Path, int]:
         raise _refuse("missing", source.replace("\0", "\\0")[:200]) from error
     except OSError as error:
         raise refuse_system(path, error) from error
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        # A pipe that nobody writes to would be waited for without end.
+    place = path.resolve()
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or KERNEL_FILES.intersection((place, *place.parents)):
+        # A pipe that nobody writes to would be waited for without end, and so would the kernel's log, /proc/kmsg.
         raise refuse_file(path.name, "special")
     return path, mode
 

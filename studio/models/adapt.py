@@ -304,11 +304,13 @@ def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def load_trained_state(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """Copy trained_state() back. Raises KeyError when the names differ."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if parameters.keys() != tensors.keys():
-        raise KeyError(
-            f"{len(parameters.keys() ^ tensors.keys())} trained tensors differ from the checkpoint's"
-        )
+    """Copy trained_state() back. Raises StudioError when names or shapes differ: those are another model's."""
+    parameters = trained_state(model)
+    names = parameters.keys() | tensors.keys()
+    shapes = {name: (tensors[name].shape, parameters[name].shape) for name in parameters.keys() & tensors}
+    fitting = [name for name, (stored, wanted) in shapes.items() if stored == wanted]
+    if len(fitting) < len(names):
+        why = text("chat.place.other", count=len(names) - len(fitting), total=len(names))
+        raise StudioError(text("chat.place.misfit"), why, text("run.checkpoint_misfit.fix"))
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])

@@ -16,6 +16,7 @@ from studio.core.run_record import SIDES, RunRecord
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
 from studio.models.resolve import open_packed
+from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_prompts import PromptSet
@@ -47,6 +48,8 @@ class LoadedModel:
     checkpoint: str
     device: str
     size_bytes: int
+    base_changed: bool = False
+    """Whether an adapter answers on other weights than those it was trained on."""
 
 
 class ChatService:
@@ -354,9 +357,24 @@ class ChatService:
             self._speaker = self._sparing(lambda: Speaker(partner))
         speaker = self._speaker
         self._loaded = LoadedModel(
-            partner.facts.name, partner.run, partner.place, speaker.device, speaker.size_bytes
+            partner.facts.name,
+            partner.run,
+            partner.place,
+            speaker.device,
+            speaker.size_bytes,
+            self._has_other_base(partner),
         )
         return speaker
+
+    def _has_other_base(self, partner: Any) -> bool:
+        """Return whether the base under the adapter of `partner` changed since: its words look like any others then."""
+        from studio.engine.base_hash import hash_base
+
+        record = partner.record
+        if record is None or not record.base_hash or partner.recipe.adapter.method == "full":
+            return False
+        # Remembered where a run or a talk read these files before; else 4 s for 16 GB, once.
+        return hash_base(partner.facts.folder, Remembered(self.workspace.remembered)) != record.base_hash
 
     def _find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
         machine = self._health.facts()

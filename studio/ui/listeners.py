@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import gradio as gr
 import uvicorn
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount
@@ -29,6 +28,7 @@ from studio.ui.auth.middleware import Gate, Receive, Scope, Send
 from studio.ui.context import Context
 from studio.ui.guest.page import Quota, build_guest
 from studio.ui.shell.launch import make_app, make_server
+from studio.ui.shell.unheard import has_room
 
 PORTS = range(7960, 8060)
 HOSTS = {"tunnel": "127.0.0.1", "lan": "0.0.0.0"}
@@ -118,7 +118,8 @@ def make_guest_app(context: Context, doors: Doors) -> Starlette:
     Which one answers says Accept-Language, which a browser sends along with every request alike.
     """
     quota = Quota()
-    apps = {language: _make_speaking_app(context, language, quota) for language in LANGUAGES}
+    pages = {language: _make_speaking_page(context, language, quota) for language in LANGUAGES}
+    apps = {language: make_app(blocks, context.workspace.root) for language, blocks in pages.items()}
 
     async def choose(scope: Scope, receive: Receive, send: Send) -> None:
         accepted = dict(scope["headers"]).get(b"accept-language", b"").decode("latin-1")
@@ -132,14 +133,16 @@ def make_guest_app(context: Context, doors: Doors) -> Starlette:
                 await stack.enter_async_context(app.router.lifespan_context(app))
             yield
 
-    gate = Middleware(Gate, doors=doors, language=lambda: context.language)
+    async def may_ask(session: str) -> bool:
+        return all([await has_room(blocks, session) for blocks in pages.values()])
+
+    gate = Middleware(Gate, doors=doors, language=lambda: context.language, has_room=may_ask)
     return Starlette(routes=[Mount("/", app=choose)], middleware=[gate], lifespan=live)
 
 
-def _make_speaking_app(context: Context, language: str, quota: Quota) -> FastAPI:
-    """Return the guests' app in one language, with no gate before it."""
+def _make_speaking_page(context: Context, language: str, quota: Quota) -> gr.Blocks:
+    """Return the guests' page in one language, not yet served."""
     # One window is built at a time, and outside of any page's thread.
     with context.turn:
         speaking = Context(context.desk, context.workspace, context.keys, language)
-        blocks = contextvars.Context().run(build_guest, speaking, quota)
-    return make_app(blocks, context.workspace.root)
+        return contextvars.Context().run(build_guest, speaking, quota)

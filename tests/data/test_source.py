@@ -5,6 +5,7 @@ import json
 import os
 import random
 import time
+from pathlib import Path
 
 import pytest
 
@@ -236,6 +237,16 @@ def test_special_files_and_dead_links(tmp_path):
     (tmp_path / "data").mkdir()
     os.mkfifo(tmp_path / "data" / "train.jsonl")
     assert refuse(tmp_path / "data").why.id == "data.source.special"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="Linux has such files")
+def test_files_of_the_kernel_are_not_read(tmp_path):
+    """One of them, the kernel's log, is waited for without end."""
+    for name in ("/proc/kmsg", "/proc/self/environ", "/proc", "/sys/kernel"):
+        assert refuse(name).why.id == "data.source.special"
+    (tmp_path / "rows.jsonl").symlink_to("/proc/kmsg")
+    assert refuse(tmp_path / "rows.jsonl").why.id == "data.source.special"
+    assert refuse(tmp_path).why.id == "data.source.special"
 
 
 def test_what_the_system_refuses(tmp_path, monkeypatch, jsonl):

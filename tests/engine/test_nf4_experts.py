@@ -15,6 +15,7 @@ from tests.each_time import some
 from tests.models.test_nf4_experts import FAMILIES, SHAPE
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("family", some(["qwen3_moe", "gpt_oss"], "qwen3_moe"))
 def test_it_trains_and_merges(ran, tmp_path, machine, family):
     config = CONFIG_MAPPING[family](**SHAPE | FAMILIES[family])

@@ -15,8 +15,10 @@ from studio.models.adapt import (
     cast_by_autocast,
     cast_weights,
     load_adapter,
+    load_trained_state,
     note_parts,
     round_stochastically,
+    trained_state,
 )
 
 
@@ -186,3 +188,20 @@ def test_what_peft_does_not_take_is_left_out_of_all_and_said():
     assert any(name.endswith("in_proj") for name in held) and not any(
         name.endswith("out_proj") for name in held
     )
+
+
+def test_trained_tensors_of_another_model_are_refused_by_name_and_by_shape(tiny_models):
+    model = AutoModelForCausalLM.from_pretrained(tiny_models("llama"))
+    kept = {name: tensor.clone() for name, tensor in trained_state(model).items()}
+    first = next(iter(kept))
+    for wrong in (
+        kept | {first: kept[first][:-1]},  # a base with another vocabulary has fewer rows
+        {name: tensor for name, tensor in kept.items() if name != first},
+        kept | {"other.weight": kept[first]},
+    ):
+        with pytest.raises(StudioError) as caught:
+            load_trained_state(model, {name: tensor + 1 for name, tensor in wrong.items()})
+        assert caught.value.what.id == "chat.place.misfit"
+        assert caught.value.why.values["count"] == 1
+        # Nothing of it was copied.
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in trained_state(model).items())

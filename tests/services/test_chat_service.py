@@ -101,6 +101,26 @@ def test_the_last_checkpoint_speaks_as_the_result_and_an_earlier_one_does_not(sh
     assert desk.chat.unload() == loaded.size_bytes > 0 and desk.chat.loaded() is None
 
 
+def test_that_the_base_is_another_one_than_was_trained_is_told(shop):
+    desk, lora, full, _ = shop
+    for run in (lora, full):
+        folder = desk.workspace.runs / run / "run.json"
+        kept = folder.read_text(encoding="utf-8")
+        answer(desk, run=run)
+        assert not desk.chat.loaded().base_changed
+        record = json.loads(kept)
+        assert len(record["base_hash"]) == 64
+        folder.write_text(json.dumps(record | {"base_hash": "0" * 64}), encoding="utf-8")
+        try:
+            desk.chat.unload()
+            answer(desk, run=run)
+            # All weights of a full run are its own: no base is under them.
+            assert desk.chat.loaded().base_changed == (run == lora)
+        finally:
+            folder.write_text(kept, encoding="utf-8")
+            desk.chat.unload()
+
+
 def test_a_checkpoint_that_is_not_whole_says_why(shop, tmp_path):
     import shutil
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.i18n import load_catalogue, text
 from studio.engine.run_states import StatePlace
+from studio.services.chat_service import LoadedModel
 from studio.services.eval_prompts import Prompt, PromptSet
 from studio.services.eval_table import EvalTable, TableRow, Totals
 from studio.ui.tabs.chat.answer_text import show_answer
@@ -82,7 +83,9 @@ def test_hostile_words_come_through_no_card(words, context):
                    {"base": True, "tuned": True}, {"base": 1.0, "tuned": None})  # fmt: skip
     totals = Totals(0, 1, 1, 1e9, float("inf"))
     table = EvalTable(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
-    loaded = SimpleNamespace(name=words, run=words, checkpoint="", device=words, size_bytes=3)
+    loaded = SimpleNamespace(
+        name=words, run=words, checkpoint="", device=words, size_bytes=3, base_changed=True
+    )
     talk = {"base": turn, "tuned": turn}
     for html in (
         talk_card(words, turn, say, empty=words),
@@ -370,11 +373,12 @@ def test_a_talk_is_saved_as_a_data_set_has_it(chat):
 
 def test_why_an_answer_must_wait_and_what_is_in_memory(context, chat):
     assert "your first question loads" in chat.show_state("done", "")
-    context.desk.chat.memory = SimpleNamespace(
-        name="tiny", run="done", checkpoint="step-00000006", device="cpu", size_bytes=3 * 2**20
-    )
+    memory = context.desk.chat.memory = LoadedModel("tiny", "done", "step-00000006", "cpu", 3 * 2**20)
     card = chat.show_state("done", "")
     assert "step 6" in card and "3.0 MiB" in card and 'data-do="unload"' in card
+    assert "The weights of tiny are not those" not in card
+    context.desk.chat.memory = replace(memory, base_changed=True)
+    assert "The weights of tiny are not those" in chat.show_state("done", "")
     assert "your first question" in chat.hear({"do": "unload", "value": "", "form": {}}, "done", "")[0]
     context.desk.active = "done"
     card = chat.show_state("done", "")

@@ -85,6 +85,7 @@ def test_the_listed_ids_are_those_of_the_window(context):
     assert {name for name, _, _ in listed} <= parts.keys()
 
 
+@pytest.mark.computing
 def test_both_languages_have_the_same_components(context):
     shapes = []
     for language in LANGUAGES:

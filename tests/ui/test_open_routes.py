@@ -26,7 +26,6 @@ OPEN = {
     /gradio_api/queue/join /gradio_api/queue/data /gradio_api/cancel /gradio_api/reset
     /gradio_api/heartbeat/x /gradio_api/app_id""",
     "owner": """/gradio_api/info /gradio_api/info/ /gradio_api/call/x /gradio_api/call/x/ /gradio_api/call/x/x
-    /gradio_api/call/v2/x /gradio_api/call/v2/x/ /gradio_api/call/v2/x/x
     /gradio_api/run/x /gradio_api/run/x/ /gradio_api/component_server
     /gradio_api/component_server/ /gradio_api/upload /gradio_api/upload_progress /gradio_api/file=x
     /gradio_api/startup-events""",

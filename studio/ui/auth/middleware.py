@@ -47,12 +47,19 @@ class Gate:
     """ASGI middleware; add it outermost: `Middleware(Gate, doors=doors, language=lambda: "en")`."""
 
     def __init__(
-        self, app: Callable, doors: Doors, language: Callable[[], str], limits: RateLimits | None = None
+        self,
+        app: Callable,
+        doors: Doors,
+        language: Callable[[], str],
+        limits: RateLimits | None = None,
+        has_room: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """`has_room` tells whether the page with this session may ask for one more event."""
         self.app = app
         self.doors = doors
         self.language = language
         self.limits = limits or RateLimits()
+        self.has_room = has_room
         self.sessions = Sessions()
         self.told = False
 
@@ -194,6 +201,8 @@ class Gate:
             return await self._refuse(send, 400)
         if session and caller and not self.sessions.claim(session, caller):
             return await self._refuse(send, 403)
+        if path == routes.JOIN and session and self.has_room and not await self.has_room(session):
+            return await self._refuse(send, 429, {"retry-after": "5"})
         kept = [
             (name, value)
             for name, value in scope["headers"]
@@ -257,6 +266,8 @@ def _is_open(path: str, role: str) -> bool:
         return False
     if path.startswith(routes.FILE) and path[len(routes.FILE) :].lower().startswith("http"):
         return False  # Gradio would fetch it
+    if path.startswith(routes.CALL_V2):
+        return False
     return any(path == one or (one[-1] in "/=" and path.startswith(one)) for one in PATHS[role])
 
 

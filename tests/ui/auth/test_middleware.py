@@ -449,3 +449,21 @@ def test_the_files_are_private(keys, workspace, sharing):
 def assert_hardened(answer) -> None:
     for name, value in SECURITY_HEADERS.items():
         assert answer.headers[name] == value
+
+
+def test_a_page_without_room_for_answers_may_not_ask_for_more(tmp_path):
+    async def has_room(session: str) -> bool:
+        return session != "deaf"
+
+    keys = gate.Keys(tmp_path, 7999)
+    app = Starlette(
+        routes=[Route("/{path:path}", echo, methods=["GET", "POST"])],
+        middleware=[
+            Middleware(Gate, doors=Doors({7999: LocalDoor(keys)}), language=lambda: "en", has_room=has_room)
+        ],
+    )
+    browser = TestClient(app, base_url=f"http://{HOST}", headers={"authorization": f"Bearer {keys.key}"})
+    for session, status in (("deaf", 429), ("other", 200)):
+        body = {"data": [], "fn_index": 0, "session_hash": session}
+        assert browser.post(JOIN, json=body).status_code == status
+        assert browser.post("/gradio_api/cancel", json=body).status_code == 200

@@ -1,5 +1,7 @@
 """What Gradio would answer with a fault of the server is refused before it is asked, or answered as not there."""
 
+import json
+
 import gradio as gr
 import pytest
 from starlette.testclient import TestClient
@@ -49,3 +51,16 @@ def test_a_number_that_is_no_handler_s_is_not_there(number):
     client = TestClient(app)  # raises whatever is not answered
     body = {"data": [], "fn_index": number, "session_hash": "s"}
     assert client.post("/gradio_api/queue/join", json=body).status_code == 404
+
+
+@pytest.mark.parametrize("data", ["\ud83d", {"a": ["\udc00"]}, "<img src=x>", 1])
+def test_a_body_of_another_form_is_refused_and_not_quoted(data):
+    with gr.Blocks() as blocks:
+        gr.Button().click(lambda: None)
+    app = gr.routes.App.create_app(blocks, app_kwargs={"exception_handlers": EXCEPTION_HANDLERS})
+    client = TestClient(app)
+    words = json.dumps({"data": data, "fn_index": 0, "session_hash": "s"})
+    answer = client.post(
+        "/gradio_api/queue/join", content=words, headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, answer.text) == (422, "")

@@ -91,8 +91,16 @@ def state_card(
             device=loaded.device,
         )
     left = say("ui.chat.left", time=time_words(left_s)) if left_s else ""
+    changed = loaded is not None and loaded.base_changed
     return render(
-        "tabs/chat/state.html", say, run=run, waits=waits, left=left, loaded=words, training=training
+        "tabs/chat/state.html",
+        say,
+        run=run,
+        waits=waits,
+        left=left,
+        loaded=words,
+        training=training,
+        other_base=say("chat.base_changed", base=loaded.name) if changed else "",
     )
 
 
