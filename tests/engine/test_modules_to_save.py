@@ -16,6 +16,8 @@ from tests.engine.conftest import Ran
 from tests.engine.plain_loop import count_labels, make_labels, prepare_rows
 from tests.engine.test_new_tokens import TOKENS, export
 
+pytestmark = pytest.mark.computing
+
 ENDS = "embed_tokens, lm_head"
 
 

@@ -21,6 +21,8 @@ from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran
 from tests.engine.plain_loop import plain_losses
 
+pytestmark = pytest.mark.computing
+
 TOKENS = ("it is", "<|tool|>", "say")
 """Two that the rows are full of, and one that they lack."""
 
