@@ -14,7 +14,6 @@ from studio.engine.exporters.adapter import load_lines
 from studio.planning import run_plan as planning
 from tests.engine.test_new_tokens import export
 
-
 pytestmark = pytest.mark.computing
 
 
