@@ -10,7 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio.core.events import RunPlanned, RunResumed
 from studio.core.recipe import Recipe, change_recipe
+from studio.engine.chat import Partner, Speaker
 from studio.engine.optimizer import learning_rate
+from studio.engine.run_states import RESULT
+from studio.models.catalog import inspect_model
 from studio.planning import run_plan as planning
 from tests.engine.conftest import Ran
 from tests.engine.plain_loop import count_labels, make_labels, prepare_rows
@@ -142,3 +145,27 @@ def test_going_on_from_an_adapter_trains_its_modules_and_tokens_again(ran, own, 
     for name in before:
         assert not torch.equal(before[name], after[name]), name
     assert len(AutoTokenizer.from_pretrained(again.folder.path / "adapter")) == 264
+
+
+def test_a_chat_speaks_with_result_and_checkpoint_and_leaves_the_base_as_it_was(ran, own, recipe, machine):
+    changes = {"adapter.modules_to_save": "embed_tokens", "adapter.tokens": TOKENS, "run.keep_checkpoints": 3}
+    result = ran(changes)
+    assert result.record.state == "finished", result.log
+    chosen = change_recipe(recipe, changes)
+    facts = inspect_model(recipe.model.source)
+    given = {"facts": facts, "plan": planning.plan(machine, chosen, facts), "recipe": chosen}
+    ids, plain = (
+        torch.tensor([[9, 60, 261]]),
+        AutoModelForCausalLM.from_pretrained(facts.folder, dtype=torch.float32),
+    )
+    found = []
+    for place in (RESULT, f"step-{result.record.steps:08d}"):
+        speaker = Speaker(Partner(folder=result.folder, record=result.record, place=place, **given))
+        assert "<|tool|>" in speaker.tokenizer.get_vocab()
+        with torch.no_grad():
+            found.append(speaker.tuned(ids).logits)
+            with speaker.tuned.disable_adapter():
+                base = speaker.tuned(ids[:, :2]).logits
+            known = plain(ids[:, :2]).logits[..., :261]  # what it knew before there were new tokens
+            assert torch.allclose(base[..., :261], known, atol=1e-5)
+    assert torch.allclose(found[0], found[1], atol=1e-5)
