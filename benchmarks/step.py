@@ -140,9 +140,10 @@ def make_step(model: Any, fast: Fast, pad_id: int, dtype: str, device: torch.dev
 def put_in_loop(model: Any, fast: Fast, step: engine_step.Step, dtype: str, optimizer: str) -> Step:
     """Return the engine's step with its optimizer, as compare.py takes every stack's."""
     device = step.device
-    trained = [*step.decayed, *step.undecayed]
+    beside = step.beside, step.beside_undecayed
+    trained = [*step.decayed, *step.undecayed, *step.beside, *step.beside_undecayed]
     spec = OptimSpec(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, max_grad_norm=0.0)
-    adamw = build_optimizer(step.decayed, step.undecayed, spec, optimizer, device, step.adamw)
+    adamw = build_optimizer(step.decayed, step.undecayed, spec, optimizer, device, step.adamw, beside)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
     model.train()
     exits = ExitStack()

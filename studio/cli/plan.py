@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 def plan(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    from studio.planning.decoder_shape import describe_steps
-    from studio.planning.memory_estimate import count_tokens, predict, settle_rows
+    from studio.planning.decoder_shape import DTYPE_BYTES, describe_steps
+    from studio.planning.memory_estimate import OPTIMIZER_BYTES, count_tokens, predict, settle_rows
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
     from studio.planning.run_time import describe
     from studio.planning.slow_paths import say_slower
     from studio.planning.speed_estimate import predict_duration
+    from studio.planning.trained_beside import describe_beside
     from studio.services.desk import Desk
 
     desk = Desk(workspace)
@@ -48,11 +49,16 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("optimizer", plan.optimizer),
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
+            *([("rope", plan.rope)] if plan.rope.value else []),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
     steps = describe_steps(plan, model, recipe)
     lines.append(f"{say(text('plan.label.decoder')):14} {_word(plan.memory is not None, say)}: {say(steps)}")
+    width = DTYPE_BYTES[plan.dtype.value]
+    beside = describe_beside(model, recipe.adapter, OPTIMIZER_BYTES[plan.optimizer.value], width)
+    if beside is not None:
+        lines.append(f"{say(text('plan.label.beside')):14} {say(beside)}")
     duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]

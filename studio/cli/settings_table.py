@@ -40,7 +40,7 @@ def _default(knob: Knob, catalogue: Catalogue) -> str:
         return catalogue.say(text("settings_table.required"))
     if isinstance(knob.default, bool):
         return "`true`" if knob.default else "`false`"
-    if knob.default in ("", {}):
+    if knob.default in ("", {}, ()):
         return "-"
     unit = f" {knob.unit}" if knob.unit and knob.unit != "share" else ""
     return f"`{knob.default}`{unit}"
@@ -53,7 +53,7 @@ def _allowed(knob: Knob) -> str:
         return "`true`, `false`"
     if knob.minimum is not None and knob.maximum is not None:
         return f"{_number(knob.minimum)} – {_number(knob.maximum)}"
-    return "{…}" if knob.kind is dict else ""
+    return {dict: "{…}", tuple: "[…]"}.get(knob.kind, "")
 
 
 def _number(value: float) -> str:

@@ -402,8 +402,7 @@ class BackendPlan:
     quantization: Choice
     optimizer: Choice
     checkpointing: Choice  # whether activations are recomputed in the backward pass
-    kernels: Mapping[str, Choice]
-    """Op -> `triton` or `reference`."""
+    kernels: Mapping[str, Choice]  # op -> `triton` or `reference`
     offers: tuple[Offer, ...] = ()
     multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))
     """`single`: one card trains."""
@@ -416,5 +415,6 @@ class BackendPlan:
     """How many rows of a step go at once, were all as long as the longest; 0 in runs of older studios."""
     slower: tuple[Slower, ...] = ()
     """What makes it clearly slower than it could be, the costliest first."""
+    rope: Choice = Choice(value="", reason=Text(id="plan.rope.none"))  # how positions are stretched: `yarn 4`
     backend: str = ""
     """Which row of planning/backend_table.py decided; "" in runs of older studios."""

@@ -20,7 +20,7 @@ class Knob:
     path: str
     """Dotted path in the recipe, such as `optim.learning_rate`."""
     kind: type
-    """bool, int, float, str, or dict (a mapping of strings)."""
+    """bool, int, float, str, tuple (of strings), or dict (a mapping of strings)."""
     default: Any
     unit: str
     """One of UNITS; "" for a bare number, a name or a switch."""

@@ -32,6 +32,8 @@ class ModelChoice:
     precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"), effect="own")
     fp8: bool = knob(False, memory="more", time="less")
     attention: str = knob("auto", choices=("auto", "sdpa", "eager"), effect="own")
+    rope_scaling: str = knob("none", choices=("none", "linear", "dynamic", "yarn"), effect="own")
+    rope_factor: float = knob(2.0, minimum=1.0, maximum=64.0, useful=(2, 4, 8))
     revision: str = knob("")
 
 
@@ -104,6 +106,10 @@ class AdapterSpec:
     target_modules: str = knob("all-linear", effect="own")
     rslora: bool = knob(False)
     dora: bool = knob(False, memory="more", time="more")
+    tokens: tuple[str, ...] = knob((), memory="more")
+    tokens_file: str = knob("", memory="more")
+    special_tokens: bool = knob(False)
+    modules_to_save: str = knob("", memory="more", time="more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +117,7 @@ class OptimSpec:
     """How big the corrections are, over how many examples each, and for how long."""
 
     learning_rate: float = knob(2e-4, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4))
+    modules_rate: float = knob(0.1, unit="share", minimum=0.0, maximum=10.0, useful=(0.02, 0.1, 0.5, 1))
     epochs: float = knob(
         3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic", time="more", useful=(1, 2, 3, 5)
     )

@@ -112,14 +112,16 @@ class Renderer:
         added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
         self.added = frozenset(added)
         """The words of all added tokens."""
-        words = ControlWords(added)
-        self.controls = ControlWords(
-            (*(word for word in added if added[word]), *tokenizer.all_special_tokens)
-        )
-        self._reasoning = reasoning
-        self._cache = cache
         source = read_choice(template) if template else _read_own(tokenizer, tools=False)
         with_tools = source if template else _read_own(tokenizer, tools=True)
+        given = getattr(tokenizer, "recipe_tokens", ())
+        self.own = frozenset(one for one in given if one not in source and one not in with_tools)
+        """Words that the recipe adds in order to have them in its rows; what the template writes is none of them."""
+        words = ControlWords(word for word in added if word not in self.own)
+        special = {*(word for word in added if added[word]), *tokenizer.all_special_tokens}
+        self.controls = ControlWords(special - self.own)
+        self._reasoning = reasoning
+        self._cache = cache
         self.source = source
         """The chat template in use; "" when there is none."""
         self.split_end = find_split_end(source, self.added) if template else ""

@@ -180,7 +180,7 @@ def make_key(
         "" if rows is None else hashlib.sha256(np.ascontiguousarray(rows, np.int64).tobytes()).hexdigest()
     )
     facts = [VERSION, converted.key, split, chosen, renderer.train_on, renderer.vocab_size]
-    facts += [spec.reasoning, spec.system_prompt]
+    facts += [spec.reasoning, spec.system_prompt, *sorted(renderer.own)]
     digest = hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass"))
     digest.update(hash_tokenizer(renderer.tokenizer))
     digest.update(renderer.source.encode("utf-8", "surrogatepass"))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel
+from transformers import AutoConfig
 
 from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
@@ -22,6 +23,8 @@ from studio.core.run_record import RunRecord
 from studio.engine.legacy_config import add_older_spelling
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
+from studio.models.modules_to_save import adapter_state, save_adapter
+from studio.models.token_list import BASE_CONFIG
 
 PROBE_TOKENS = 24
 """Tokens of the batch on which the reloaded artefact is compared."""
@@ -38,10 +41,14 @@ def save_artifact(model: Any, tokenizer: Any, folder: Path, facts: ModelFacts, r
     name = "adapter" if record.adapter else "model"
     staging = folder / f".{name}-staging"
     shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging)
+    if record.adapter:
+        save_adapter(model, staging)
+    else:
+        model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     if record.adapter:
         name_base(staging, facts)
+        note_rope(model, facts, staging)
     else:
         strip_path(staging / "config.json")
         copy_processor(facts.folder, staging)
@@ -64,6 +71,22 @@ def name_base(adapter: Path, facts: ModelFacts) -> None:
     config["base_model_name_or_path"] = facts.name
     config["auto_mapping"] = {"base_model_class": facts.architecture, "parent_library": "transformers"}
     path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def note_rope(model: Any, facts: ModelFacts, adapter: Path) -> None:
+    """Write the base's settings beside an adapter that was trained with stretched positions: it holds for these alone.
+
+    `base_config.json` is what AutoConfig.from_pretrained() takes for loading the base.
+    """
+    own = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+    before, now = (getattr(one.get_text_config(), "rope_parameters", None) for one in (own, model.config))
+    if before == now:
+        return
+    model.config.save_pretrained(adapter)
+    config_path = adapter / "config.json"
+    strip_path(config_path)
+    add_older_spelling(adapter)
+    replace_file(config_path, adapter / BASE_CONFIG)
 
 
 def copy_processor(source: str, target: Path) -> None:
@@ -149,8 +172,8 @@ def fingerprint(model: Any, token_ids: list[int], like: Fingerprint | None = Non
     with evaluation_mode(model):
         logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
     stored = dict(model.named_parameters())
-    if isinstance(model, PeftModel):  # without embeddings: it would ask the hub what they were before
-        stored = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if isinstance(model, PeftModel):
+        stored = adapter_state(model)
     dtypes = {name: dtype for name, (dtype, _) in like.weights.items()} if like else {}
     weights = {}
     for name, tensor in stored.items():
@@ -210,7 +233,8 @@ def load_artifact(
     if not record.adapter:
         saved = dataclasses.replace(facts, folder=str(folder / record.artifact), quantization="none")
         return load_model(saved, dtype=plan.dtype.value, **settings).model
-    base = load_model(facts, dtype=plan.dtype.value, quantization=plan.quantization.value, **settings).model
+    settings |= {"quantization": plan.quantization.value, "rope": plan.rope.value}
+    base = load_model(facts, dtype=plan.dtype.value, **settings).model
     return load_adapter(base, folder / record.artifact)
 
 

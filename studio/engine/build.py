@@ -16,9 +16,10 @@ from studio.engine.objectives import get_objective
 from studio.engine.rng_state import seed_all
 from studio.engine.stop_tokens import set_ends
 from studio.engine.train_step import Step, StockStep
-from studio.models.adapt import adapt, note_parts, unwrap
+from studio.models.adapt import adapt, note_beside, note_parts, unwrap
 from studio.models.decoder.probe_states import sample_ids
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
+from studio.models.new_tokens import make_room
 from studio.models.optimize_model import Fast, make_fast
 from studio.models.weights import Weights
 
@@ -48,6 +49,7 @@ def load_fast(
         attention=plan.attention.value,
         tokenizer=tokenizer,
         weights=weights,
+        rope=plan.rope.value,
     )
     if plan.device.value.startswith("cuda"):
         # Neither what an earlier run needed counts, nor what was read ahead of its turn.
@@ -55,7 +57,9 @@ def load_fast(
     loaded.model.config.use_cache = False
     set_ends(loaded.model, loaded.tokenizer)
     notes = note_parts(loaded.model, recipe.adapter, recipe.model.adapter)
-    model = adapt(loaded.model, recipe.adapter, recipe.model.adapter)
+    tokens = make_room(loaded.model, facts, recipe.adapter)
+    model = adapt(loaded.model, recipe.adapter, recipe.model.adapter, tokens)
+    notes = (*notes, *note_beside(model, recipe.optim.modules_rate))
     fast = make_fast(
         unwrap(model),
         {op: choice.value for op, choice in plan.kernels.items()},

@@ -30,7 +30,9 @@ from studio.engine.run_states import RESULT, find_weights
 from studio.engine.stop_tokens import Ends, find_ends, set_ends
 from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
-from studio.models.tokenizer import last_line, load_tokenizer
+from studio.models.modules_to_save import rename_saved
+from studio.models.new_tokens import make_room
+from studio.models.tokenizer import last_line, load_run_tokenizer, load_tokenizer
 
 EMIT_EVERY_S = 0.05
 """A growing answer is told at most so often: each telling decodes all of it."""
@@ -91,14 +93,16 @@ class Speaker:
         """Load `partner`. Raises StudioError for files that are gone, damaged, or of another model."""
         self.partner = partner
         facts, plan = partner.facts, partner.plan
-        self.tokenizer = load_tokenizer(facts)
+        self.tokenizer = load_run_tokenizer(facts, partner.recipe) if partner.run else load_tokenizer(facts)
         if partner.run and partner.recipe.data.template:  # the run's examples spoke so
             self.tokenizer.chat_template = read_choice(partner.recipe.data.template)
         self.device = plan.device.value
         settings = {"dtype": plan.dtype.value, "attention": plan.attention.value, "device": self.device}
         full = partner.recipe.adapter.method == "full"
         if not partner.run:
-            self.tuned: Any = load_model(facts, quantization=plan.quantization.value, **settings).model
+            self.tuned: Any = load_model(
+                facts, quantization=plan.quantization.value, rope=plan.rope.value, **settings
+            ).model
             self.base: Any = self.tuned
         else:
             self.tuned = load_tuned(partner)
@@ -122,7 +126,8 @@ class Speaker:
         if mine.place != partner.place:
             if partner.place == RESULT:
                 return False
-            put_weights(self.tuned, load_file(find_weights(partner.folder, partner.place)))
+            weights = load_file(find_weights(partner.folder, partner.place))
+            put_weights(self.tuned, rename_saved(self.tuned, weights))
             self.partner = partner
         return True
 
@@ -268,9 +273,12 @@ def load_tuned(partner: Partner) -> Any:
         dtype=plan.dtype.value,
         quantization="none" if full else plan.quantization.value,
         attention=plan.attention.value,
+        rope=plan.rope.value,
     ).model
+    tokens = make_room(model, partner.facts, partner.recipe.adapter)
     if not full:
-        model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter)
+        model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter, tokens, apart=True)
+        weights = rename_saved(model, weights)
     put_weights(model, weights)
     return model
 
@@ -283,7 +291,7 @@ def save_checkpoint(partner: Partner, folder: Path) -> RunRecord:
     step = int(partner.place.removeprefix("step-"))
     full = partner.recipe.adapter.method == "full"
     record = dataclasses.replace(partner.record, steps=step, adapter=not full)
-    tokenizer = load_tokenizer(partner.facts)
+    tokenizer = load_run_tokenizer(partner.facts, partner.recipe)
     if partner.recipe.data.template:
         tokenizer.chat_template = read_choice(partner.recipe.data.template)
     folder.mkdir(parents=True)

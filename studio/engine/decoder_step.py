@@ -35,9 +35,10 @@ class DecoderStep:
         self.pad_id = pad_id
         self.device = decoder.device
         self.pad_multiple = PAD_MULTIPLE.get(self.device.type, PAD_MULTIPLE["cpu"])
-        store, middle = decoder.store, decoder.store.decayed_count
-        self.decayed = _as_parameter(store.weights[:middle], store.gradients[:middle])
-        self.undecayed = _as_parameter(store.weights[middle:], store.gradients[middle:])
+        store = decoder.store
+        parts = [_as_parameter(store.weights[part], store.gradients[part]) for part in store.parts]
+        self.decayed, self.undecayed, *tables, self.beside_undecayed = parts
+        self.beside = [parameter for table in tables for parameter in table]
         self._drops = any(group.dropout for layer in decoder.layers for group in layer.groups)
         self._operations_a_token = 6 * sum(layer.weights_a_token for layer in decoder.layers)
         self._windows: Sequence[RowSizes] = ()

@@ -43,7 +43,8 @@ class FlatAdamW(torch.optim.AdamW):
         self._settings = torch.zeros(3, device=device)
         self._settings[LIMIT] = max_norm
         self._settings[INVERSE_SCALE] = 1.0  # a loss scale is taken out of the gradients before
-        self._rate = 0.0
+        self._rates: dict[float, Tensor] = {}
+        """The settings of each rate that groups have now."""
         self._counts = torch.zeros(3, device=device)
         self._coefficients = torch.zeros(NORM + 1, device=device)
 
@@ -57,25 +58,27 @@ class FlatAdamW(torch.optim.AdamW):
     def step(self, closure: None = None, *, loss: Tensor | None = None) -> None:
         """Enqueue one step; the device leaves it out where the gradient's norm or `loss` () is not finite."""
         groups = [(group, group["params"][0]) for group in self.param_groups]
-        op, (beta1, beta2), rate = self._compute(), groups[0][0]["betas"], groups[0][0]["lr"]
+        op, (beta1, beta2) = self._compute(), groups[0][0]["betas"]
         states = [self._state_of(weights) for _, weights in groups]
-        if rate != self._rate:
-            self._settings[RATE].fill_(rate)
-            self._rate = rate
+        rates = dict.fromkeys(group["lr"] for group, _ in groups)
+        if rates.keys() != self._rates.keys():
+            self._rates = {rate: self._set_rate(rate) for rate in rates}
         squares = sum(op.squares(weights.grad) for _, weights in groups)
         if loss is not None:
             squares = squares + (loss - loss)  # nothing, or NaN: infinity from infinity is NaN, too
-        counts = self._counts.clone()  # the old ones hold until the step is enqueued
-        coefficients = op.advance(squares, self._settings, counts, beta1=beta1, beta2=beta2)
+        advanced = {}
+        for rate, settings in self._rates.items():
+            counts = self._counts.clone()  # the old ones hold until the step is enqueued
+            advanced[rate] = op.advance(squares, settings, counts, beta1=beta1, beta2=beta2)
         # One kernel steps all groups, so it compiles or fails at the first: their sizes and places are multiples of 16.
         for (group, weights), state in zip(groups, states, strict=True):
             op.step(
-                weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], coefficients,
+                weights.detach(), weights.grad, state["exp_avg"], state["exp_avg_sq"], advanced[group["lr"]],
                 epsilon=group["eps"], weight_decay=group["weight_decay"],
             )  # fmt: skip
         for state in states:
             self._count(state, counts)
-        self._coefficients = coefficients
+        self._coefficients = next(iter(advanced.values()))  # all have one norm
 
     def state_dict(self) -> dict[str, Any]:
         """Return what load_state_dict() takes; each group has a count of its own, which PyTorch's optimizer raises."""
@@ -103,6 +106,11 @@ class FlatAdamW(torch.optim.AdamW):
             self.state[weights] = moments
             self._count(self.state[weights], self._counts)
         return self.state[weights]
+
+    def _set_rate(self, rate: float) -> Tensor:
+        settings = self._settings.clone()
+        settings[RATE].fill_(rate)
+        return settings
 
     def _count(self, state: dict[str, Tensor], counts: Tensor) -> None:
         self._counts = counts

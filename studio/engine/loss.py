@@ -14,6 +14,7 @@ from studio.core.i18n import Text, text
 from studio.engine.batches import Batch
 from studio.models.adapt import evaluation_mode
 from studio.models.language_model import find_language_model, text_inputs
+from studio.models.new_tokens import unwrap_end
 
 # Above this size of fp32 logits a frozen head is computed in one pass of tiles, and a trained one in row chunks that
 # are recomputed in the backward pass: 256 MiB is 512 rows of a 128k vocabulary.
@@ -33,9 +34,12 @@ class LossHead:
         self.decoder = find_language_model(model)
         self.projection = model.get_output_embeddings()
         self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-        weight = self.projection.weight
+        end = unwrap_end(self.projection)
+        self.weight: torch.nn.Parameter = end.weight
+        """(V, H), without the rows that are trained apart."""
+        self.inputs: int | None = getattr(end, "in_features", None)
         plain = type(self.projection) is torch.nn.Linear and self.projection.bias is None
-        self.frozen = plain and not weight.requires_grad and weight.is_floating_point()
+        self.frozen = plain and not self.weight.requires_grad and self.weight.is_floating_point()
         self.prefixed = self._sees_ahead()
         self.own = not self.prefixed and self._matches()
         self.note: Text | None = None if self.own or self.prefixed else text("run.full_logits")
@@ -58,15 +62,18 @@ class LossHead:
             return F.cross_entropy(rows.float(), batch.targets, reduction="none")
         hidden = self.decoder(**inputs).last_hidden_state
         rows = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.picks)  # (N, H)
-        width = self.projection.weight.shape[0]
+        width = self.weight.shape[0]
         per_chunk = max(1, CHUNK_BYTES // (4 * width))
         if rows.shape[0] <= per_chunk:
             return self._row_losses(rows, batch.targets)
-        if self.frozen and rows.dtype in (self.projection.weight.dtype, torch.float32):
+        if self.frozen and rows.dtype in (self.weight.dtype, torch.float32):
             # Loss and gradient in one pass over the vocabulary: a third less work than computing chunks again.
-            weight = self.projection.weight
             return LINEAR_CROSS_ENTROPY.reference(
-                rows.to(weight.dtype), weight, batch.targets, softcap=self.softcap or 0.0, reduction="none"
+                rows.to(self.weight.dtype),
+                self.weight,
+                batch.targets,
+                softcap=self.softcap or 0.0,
+                reduction="none",
             )
         chunks = zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True)
         return torch.cat([checkpoint(self._row_losses, *chunk, use_reentrant=False) for chunk in chunks])
@@ -82,14 +89,14 @@ class LossHead:
 
     @torch.no_grad()
     def _matches(self) -> bool:
-        device = self.projection.weight.device
+        device = self.weight.device
         ids = torch.arange(2, 10, device=device).remainder(self.model.config.get_text_config().vocab_size)[
             None
         ]
         with evaluation_mode(self.model):
             stock = self.model(input_ids=ids, use_cache=False).logits.float()
             hidden = getattr(self.decoder(input_ids=ids, use_cache=False), "last_hidden_state", None)
-            if hidden is not None and hidden.shape[-1] == getattr(self.projection, "in_features", None):
+            if hidden is not None and hidden.shape[-1] == self.inputs:
                 own = self._logits(hidden).float()
                 if own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3):
                     return True
@@ -98,8 +105,8 @@ class LossHead:
     @torch.no_grad()
     def _sees_ahead(self) -> bool:
         """Return whether the words that are to be learned are seen where every token has the type 0."""
-        device = self.projection.weight.device
-        ids = torch.arange(2, 10, device=device).remainder(self.projection.weight.shape[0])[None]
+        device = self.weight.device
+        ids = torch.arange(2, 10, device=device).remainder(self.weight.shape[0])[None]
         more = text_inputs(self.model, ids.shape, device)
         if "token_type_ids" not in more:
             return False

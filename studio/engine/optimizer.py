@@ -14,6 +14,11 @@ from studio.core.recipe import OptimSpec
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 
+SHARE = "rate_share"
+"""Key of a group's learning rate as a share of the recipe's, 1.0 where there is none. What is trained in full beside an
+adapter takes a tenth unasked: Unsloth's documentation of continued pretraining trains embedding and head at 5e-6 beside
+5e-5, and advises 2 to 10 times less."""
+
 
 def build_optimizer(
     decayed: Sequence[torch.nn.Parameter],
@@ -22,15 +27,20 @@ def build_optimizer(
     name: str,
     device: torch.device,
     adamw: Callable[[], Steps] | None = None,
+    beside: tuple[Sequence[torch.nn.Parameter], Sequence[torch.nn.Parameter]] = ((), ()),
 ) -> torch.optim.Optimizer:
     """Return the optimizer `name` (`adamw`, `adamw_8bit`, `paged_adamw_8bit`); weight decay applies to `decayed`.
 
-    `adamw` gives the op that computes `adamw` where all that is trained is one flat parameter, None elsewhere.
+    `adamw` gives the op that computes `adamw` where all that is trained is flat parameters, None elsewhere. `beside`:
+    what is trained beside an adapter, with weight decay and without, each a group of its own whose rate is a share of
+    the adapter's.
     """
     groups = [
         {"params": list(decayed), "weight_decay": spec.weight_decay},
         {"params": list(undecayed), "weight_decay": 0.0},
     ]
+    for parameters, decay in zip(beside, (spec.weight_decay, 0.0), strict=True):
+        groups += [{"params": [one], "weight_decay": decay, SHARE: spec.modules_rate} for one in parameters]
     groups = [group for group in groups if group["params"]]
     settings = {"lr": spec.learning_rate, "betas": (spec.beta1, spec.beta2), "eps": spec.epsilon}
     if name == "adamw" and adamw is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import get_peft_model_state_dict
 from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
@@ -21,6 +20,7 @@ from studio.engine.checkpoint_state import count_checkpoint, count_tensors, read
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
 from studio.models.adapt import trained_state
+from studio.models.modules_to_save import adapter_state
 
 CHECKPOINT_LIMIT_BYTES = 2**26
 """At most this much of the weights is written as a checkpoint, flushed and read back: a disk that flushes 25 MB/s took
@@ -68,7 +68,7 @@ def try_result(model: Any, tokenizer: Any, facts: ModelFacts, record: RunRecord,
         return
     name = save_artifact(model, tokenizer, place, facts, record)
     if record.adapter:
-        _compare(get_peft_model_state_dict(model), load_file(place / name / "adapter_model.safetensors"))
+        _compare(adapter_state(model), load_file(place / name / "adapter_model.safetensors"))
 
 
 def _compare(written: Mapping[str, torch.Tensor], read: Mapping[str, Any]) -> None:

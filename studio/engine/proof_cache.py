@@ -59,7 +59,9 @@ class Proof:
             "base": self.hash_base(),
             "settings": hash_settings(self.model_folder),
             "adapter": to_json(self.recipe.adapter),
-            "plan": [part.value for part in (plan.dtype, plan.quantization, plan.attention, plan.fp8)],
+            "plan": [
+                part.value for part in (plan.dtype, plan.quantization, plan.attention, plan.fp8, plan.rope)
+            ],
             "kernels": {op: choice.value for op, choice in plan.kernels.items()},
             "surroundings": to_json(survey(self.machine, self.gpu)),
             "packages": {name: self.machine.packages.get(name, "") for name in PACKAGES},

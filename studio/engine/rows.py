@@ -11,7 +11,7 @@ from studio.core.recipe import Recipe
 from studio.data.convert import Progress
 from studio.data.prepare import PreparedData, prepare
 from studio.data.templates.catalogue import read_choice
-from studio.models.tokenizer import load_tokenizer
+from studio.models.tokenizer import load_run_tokenizer
 
 
 def prepare_rows(
@@ -23,7 +23,7 @@ def prepare_rows(
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[Any, PreparedData]:
     """Return the model's tokenizer and the rows as it cuts them, which are kept in `cache`. Raises as prepare()."""
-    tokenizer = load_tokenizer(facts)
+    tokenizer = load_run_tokenizer(facts, recipe)
     if recipe.data.template:  # the trial, the chat and the artefact then speak as the examples do
         tokenizer.chat_template = read_choice(recipe.data.template)
     data = prepare(
@@ -32,7 +32,7 @@ def prepare_rows(
         tokenizer,
         seed=recipe.seed,
         cache=cache,
-        vocabulary=facts.vocabulary,
+        vocabulary=max(facts.vocabulary, len(tokenizer)) if facts.vocabulary else facts.vocabulary,
         on_progress=on_progress,
         should_stop=should_stop,
     )

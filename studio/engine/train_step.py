@@ -15,6 +15,7 @@ from studio.data.sequence_packing import Example
 from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.models.load import AUTOCAST_DTYPES
+from studio.models.modules_to_save import list_freed
 from studio.planning.micro_batch import CPU_TOKENS
 
 Scale = Callable[[Tensor], Tensor]
@@ -31,6 +32,10 @@ class Step(Protocol):
     """Matrices, to which weight decay applies."""
     undecayed: list[torch.nn.Parameter]
     """Norms and biases."""
+    beside: list[torch.nn.Parameter]
+    """Tables that are trained beside an adapter, at a rate of their own; weight decay applies."""
+    beside_undecayed: list[torch.nn.Parameter]
+    """Norms, likewise, without it."""
     adamw: Callable[[], Steps] | None
     """Gives the op that computes AdamW where all that is trained is one flat parameter; None elsewhere."""
 
@@ -98,9 +103,13 @@ class StockStep:
         self.pad_id = pad_id
         self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        freed = list(list_freed(model).values())
+        apart = set(map(id, freed))
+        trained = [one for one in model.parameters() if one.requires_grad and id(one) not in apart]
         self.decayed = [parameter for parameter in trained if parameter.ndim >= 2]
         self.undecayed = [parameter for parameter in trained if parameter.ndim < 2]
+        self.beside = [parameter for parameter in freed if parameter.ndim >= 2]
+        self.beside_undecayed = [parameter for parameter in freed if parameter.ndim < 2]
 
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """See Step."""
@@ -116,7 +125,7 @@ class StockStep:
 
     def clear(self) -> None:
         """See Step."""
-        for parameter in (*self.decayed, *self.undecayed):
+        for parameter in (*self.decayed, *self.undecayed, *self.beside, *self.beside_undecayed):
             parameter.grad = None
 
     def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:

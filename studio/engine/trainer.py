@@ -35,7 +35,7 @@ from studio.engine.oom_fallback import (
     let_go,
     retry_with_memory,
 )
-from studio.engine.optimizer import apply_gradients, build_optimizer, learning_rate
+from studio.engine.optimizer import SHARE, apply_gradients, build_optimizer, learning_rate
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
@@ -130,11 +130,12 @@ class Trainer:
         self.evaluation_batch = self.state.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
         self._drawn: tuple[int, list[Example]] = (-1, [])
-        self.trained = [*step.decayed, *step.undecayed]
+        self.trained = [*step.decayed, *step.undecayed, *step.beside, *step.beside_undecayed]
         self.kind = [optimizer, dtype, step.kind]
         self.optimizer = build_optimizer(
-            step.decayed, step.undecayed, self.spec, optimizer, device, step.adamw
-        )
+            step.decayed, step.undecayed, self.spec, optimizer, device, step.adamw,
+            beside=(step.beside, step.beside_undecayed),
+        )  # fmt: skip
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
@@ -272,7 +273,7 @@ class Trainer:
         Waits for the device once, when all that it can be given is enqueued.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get(SHARE, 1.0)
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         if isinstance(self.optimizer, FlatAdamW):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.helpers import disable_input_dtype_casting
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file
@@ -23,7 +23,17 @@ from studio.models.adapter_targets import ALL, find_targets, list_shared, restri
 from studio.models.expert_adapters import list_expert_weights, read_rank, stacks_as_parameters
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
+from studio.models.modules_to_save import (
+    adapter_state,
+    find_modules,
+    free_apart,
+    free_modules,
+    list_freed,
+    take_up,
+)
+from studio.models.new_tokens import count_rows, enlarge, name_ends, refuse_ends, unwrap_end
 from studio.models.nf4_experts import list_stacks
+from studio.models.token_list import split_modules
 from studio.models.tokenizer import last_line
 
 LITTLE_REACH = 0.9
@@ -34,11 +44,15 @@ NAMES_TOLD = 12
 """Names of linears in a refusal: no dense family has more kinds."""
 
 
-def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
+def adapt(
+    model: Any, spec: AdapterSpec, adapter: str = "", tokens: Sequence[int] = (), *, apart: bool = False
+) -> Any:
     """Return `model` ready for training by `spec`: a PeftModel for LoRA (Hu et al., 2021), the model itself for full.
 
     Of a model that reads pictures or sound too, the language model alone is trained.
-    `adapter`: folder of an existing LoRA adapter to go on from; its own rank and targets hold.
+    `adapter`: folder of an existing LoRA adapter to go on from; its own rank and targets hold. `tokens`: ids whose rows
+    in embedding and head are trained beside a new one. `apart`: modules that are trained in full are copies, beside
+    which the model's own stay as they are: to compute with both, not to train.
     Raises StudioError when targets match nothing or the adapter does not fit this model.
     """
     if spec.method == "full":
@@ -47,7 +61,10 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
             parameter.requires_grad_(parameter.is_floating_point() and not is_outside(name, outside))
         return model
     if adapter:
-        return load_adapter(model, Path(adapter), trainable=True)
+        adapted = load_adapter(model, Path(adapter), trainable=True)
+        if not apart:
+            take_up(adapted)
+        return adapted
     targets = spec.target_modules.strip()
     config = make_config(spec)
     if targets == ALL:
@@ -58,6 +75,14 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
         wanted = [name.strip() for name in targets.split(",") if name.strip()]
         names = restrict_targets(model, wanted)
     config.target_modules = set(names)
+    modules = split_modules(spec.modules_to_save)
+    whole = find_modules(model, modules)
+    if apart and modules:
+        free_apart(config, model, whole)
+    if tokens:  # as peft holds them: the rows alone are trained, saved and put back
+        config.trainable_token_indices = {
+            name: list(tokens) for name in name_ends(model) if name not in whole
+        } or None
     linears = [name for name, module in model.named_modules() if _is_linear(module)]
     if not names:
         raise _refuse_targets(targets, text("adapter.targets.none"), linears)
@@ -67,6 +92,9 @@ def adapt(model: Any, spec: AdapterSpec, adapter: str = "") -> Any:
     except ValueError as error:
         raise _refuse_targets(targets, literal(last_line(error)), linears) from error
     missed = _find_missed(wanted, adapted.base_model.targeted_module_names)
+    refuse_ends(unwrap(adapted))
+    if modules and not apart:
+        free_modules(adapted, modules)
     if missed:  # peft says nothing where others match
         raise _refuse_targets(", ".join(missed), text("adapter.targets.why"), linears)
     return adapted
@@ -102,6 +130,21 @@ def note_parts(model: Any, spec: AdapterSpec, adapter: str = "") -> tuple[Text, 
     return tuple(notes)
 
 
+def note_beside(model: Any, rate: float) -> list[Text]:
+    """Return in words what of an adapted `model` is trained beside its adapter; `rate`: of modules, as a share."""
+    notes, freed = [], list_freed(model)
+    if freed:
+        names = dict.fromkeys(name.split(".")[-2] for name in freed)
+        millions = f"{sum(one.numel() for one in freed.values()) / 1e6:,.2f}"
+        notes.append(text("run.modules", names=", ".join(names), millions=millions, share=f"{rate:g}"))
+    rows = [one for name, one in model.named_parameters() if "trainable_tokens_delta" in name]
+    if rows:
+        count, width = rows[0].shape
+        where = text(f"run.tokens.{'apart' if len(rows) > 1 else 'tied'}")
+        notes.append(text("run.tokens", count=count, rows=count * len(rows), width=width, tables=where))
+    return notes
+
+
 def _note_experts(model: Any, ends: Sequence[str], rank: int) -> list[Text]:
     """Return in words what the experts of stacks with these ends of names get."""
     stacks = {name: shape for name, shape in list_expert_weights(model).items() if name.endswith(tuple(ends))}
@@ -135,10 +178,13 @@ def measure_reach(model: Any) -> float:
     """
     outside = list_outside(unwrap(model))
     prefix = "base_model.model." if isinstance(model, PeftModel) else ""
-    ends = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part}
+    ends = (
+        unwrap_end(part) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part
+    )
+    ends = {id(part.weight) for part in ends}
     reached = total = 0
     for name, parameter in model.named_parameters():
-        if id(parameter) in ends or "lora_" in name or parameter.dim() < 2:
+        if id(parameter) in ends or "lora_" in name or "trainable_tokens_" in name or parameter.dim() < 2:
             continue
         if is_outside(name.removeprefix(prefix), outside):
             continue
@@ -196,6 +242,7 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
             text("adapter.missing.fix"),
         )
     try:
+        enlarge(model, count_rows(folder))
         with _device_of(model), stacks_as_parameters(model), _without_false_alarm():
             adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)
         _take_by_name(adapted, load_file(folder / "adapter_model.safetensors"))
@@ -209,7 +256,7 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
 @torch.no_grad()
 def _take_by_name(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copy those of `tensors` that bear a name under which peft would save a tensor of `adapted`."""
-    own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    own = adapter_state(adapted)
     for name in own.keys() & tensors.keys():
         own[name].copy_(tensors[name])
 
@@ -259,14 +306,21 @@ def cast_by_autocast(model: torch.nn.Module, active: bool) -> Iterator[None]:
 
 
 @torch.no_grad()
-def cast_weights(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> None:
+def cast_weights(
+    model: torch.nn.Module,
+    dtype: torch.dtype,
+    seed: int,
+    parameters: Iterable[torch.nn.Parameter] | None = None,
+) -> None:
     """Round the floating-point parameters to `dtype`, in place; tied ones stay tied. fp32 to bf16 stochastically.
+
+    `parameters`: of the model, to be rounded; None: all.
 
     Not `model.to(dtype)`: that would round buffers too, and a model whose rotary frequencies are 16-bit numbers
     computes something else than the same weights loaded from disk.
     """
     generators: dict[torch.device, torch.Generator] = {}
-    for parameter in model.parameters():
+    for parameter in model.parameters() if parameters is None else parameters:
         if not parameter.is_floating_point():
             continue
         if (parameter.dtype, dtype) == (torch.float32, torch.bfloat16):

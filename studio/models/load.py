@@ -23,6 +23,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.models.language_model import is_composite, list_outside
+from studio.models.rope_scaling import scale_config
 from studio.models.tokenizer import last_line, load_tokenizer
 from studio.models.weights import Weights, read_ahead
 
@@ -50,16 +51,17 @@ def load_model(
     attention: str = "sdpa",
     tokenizer: Any = None,
     weights: Weights | None = None,
+    rope: str = "",
 ) -> Loaded:
     """Load the model of `facts.folder` with its weights held in `dtype` (bf16, fp16, fp32), or quantised.
 
     A base that is stored quantised keeps its own quantisation. `tokenizer`: where it is loaded already. `weights`: what
-    read_ahead began earlier; this ends it.
+    read_ahead began earlier; this ends it. `rope`: how positions are stretched (rope_scaling.py).
     Raises StudioError for files that cannot be read.
     """
     weights = read_ahead(facts, device) if weights is None else weights
     try:
-        model = _load(facts, device, dtype, quantization, attention, weights)
+        model = _load(facts, device, dtype, quantization, attention, weights, rope)
     finally:
         if weights is not None:
             weights.close()
@@ -67,7 +69,13 @@ def load_model(
 
 
 def _load(
-    facts: ModelFacts, device: str, dtype: str, quantization: str, attention: str, weights: Weights | None
+    facts: ModelFacts,
+    device: str,
+    dtype: str,
+    quantization: str,
+    attention: str,
+    weights: Weights | None,
+    rope: str,
 ) -> Any:
     if device == "cpu":
         leave_one_core()
@@ -77,6 +85,8 @@ def _load(
     transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(facts.folder, trust_remote_code=False, local_files_only=True)
+        if rope:
+            scale_config(config, rope)
         cls = find_class(config)
         # What config.json says would go before the argument, and may be native code to be fetched from the hub.
         config._attn_implementation = attention = choose_attention(config, cls, attention)

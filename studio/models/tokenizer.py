@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import AddedToken, AutoTokenizer, PreTrainedConfig
 
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.i18n import literal, text
 from studio.core.json_file import read_json
+from studio.core.recipe import AdapterSpec, Recipe
+from studio.models.token_list import has_tokens, list_tokens
 
 NAMING = ("model_type", "model_name", "tokenizer_class")
 """What AutoTokenizer reads in a model's configuration where tokenizer_config.json names a class."""
@@ -33,6 +36,36 @@ def load_tokenizer(facts: ModelFacts) -> Any:
         # Padding is masked out everywhere, so any token will do.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
+
+
+def load_run_tokenizer(facts: ModelFacts, recipe: Recipe) -> Any:
+    """Return the model's tokenizer with the recipe's tokens; of an adapter that is gone on from, the adapter's own.
+
+    Raises StudioError.
+    """
+    if recipe.model.adapter and has_tokens(recipe.model.adapter):
+        tokenizer = load_tokenizer(dataclasses.replace(facts, folder=recipe.model.adapter))
+        own = tokenizer.get_added_vocab().keys() - load_tokenizer(facts).get_added_vocab().keys()
+        tokenizer.recipe_tokens = frozenset(own)
+        return tokenizer
+    tokenizer = load_tokenizer(facts)
+    add_tokens(tokenizer, recipe.adapter)
+    return tokenizer
+
+
+def add_tokens(tokenizer: Any, spec: AdapterSpec) -> None:
+    """Add the recipe's tokens to `tokenizer`; those that it has stay as they are. Raises StudioError for their file.
+
+    `recipe_tokens` of it are then all of them: rows may hold these, though other added words in rows are refused.
+    """
+    tokens = list_tokens(spec)
+    known = tokenizer.get_vocab() if tokens else ()
+    # Not normalised: a token is found as it is written.
+    new = [
+        AddedToken(one, normalized=False, special=spec.special_tokens) for one in tokens if one not in known
+    ]
+    tokenizer.add_tokens(new, special_tokens=spec.special_tokens)
+    tokenizer.recipe_tokens = frozenset(tokens)
 
 
 def _read_naming(folder: Path | str) -> PreTrainedConfig | None:

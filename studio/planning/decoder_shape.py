@@ -21,6 +21,7 @@ from studio.models.decoder.structure import (
     group_linears,
     split_mixers,
 )
+from studio.models.rope_scaling import count_positions
 from studio.planning.layer_kinds import (
     Routed,
     count_adapters,
@@ -29,6 +30,7 @@ from studio.planning.layer_kinds import (
     read_routed,
     stand_beside,
 )
+from studio.planning.trained_beside import Beside, count_beside, list_others
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
@@ -80,6 +82,13 @@ class DecoderShape:
     """Whether experts stand beside the MLP, each with norms of its own."""
     routed: Routed | None = None
     """Experts, where layers have some: those without are taken to be like them."""
+    beside: Beside = Beside()
+    """What is trained beside the adapters; `trained_parameters` counts it, too."""
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether the loss head adds the gradient of the whole output embedding."""
+        return self.whole or self.beside.trains_head
 
     @property
     def keeps_branches(self) -> bool:
@@ -107,11 +116,15 @@ class DecoderShape:
 def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text | None:
     """Return why the model's own forward trains and not the studio's own decoder; None where the decoder does.
 
-    That is so for DoRA with dropout, 8-bit weights, and layers of another structure.
+    That is so for DoRA with dropout, 8-bit weights, further modules trained in full, and layers of another structure.
     """
     spec, stored = recipe.adapter, plan.quantization.value
     if trains_magnitudes(recipe) and spec.dropout:
         return text("plan.stock.dora")
+    if recipe.model.rope_scaling == "dynamic":
+        return text("plan.stock.rope")
+    if others := list_others(spec):
+        return text("plan.stock.modules", names=", ".join(others))
     if stored not in ("none", "nf4"):
         return text("plan.stock.quantization", value=stored)
     strange = _find_strange(model)
@@ -140,7 +153,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
     if explain_stock(plan, model, recipe) is not None:
         return None
     spec, groups = recipe.adapter, _read_groups(model, recipe)
-    whole = spec.method == "full"
+    whole, beside = spec.method == "full", count_beside(model, spec)
     composed = model.scores_capped and plan.attention.value == "eager" and not _by_triton(plan, "flash")
     windowed = model.windowed_layers or (True,) * model.layers
     foreign, element_bytes = list_mixers(model), DTYPE_BYTES[plan.dtype.value]
@@ -153,7 +166,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         key_heads=model.key_heads,
         head_dim=model.head_dim,
         groups=groups,
-        trained_parameters=model.parameters if whole else count_adapters(model, spec),
+        trained_parameters=model.parameters if whole else count_adapters(model, spec) + beside.parameters,
         whole=whole,
         head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
         scaled_branches=model.scaled_branches,
@@ -165,6 +178,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         magnitudes=trains_magnitudes(recipe),
         element_bytes=element_bytes,
         routed=read_routed(model, spec),
+        beside=beside,
         paired=stand_beside(model),
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
         record_bytes=_count_record(
@@ -180,7 +194,7 @@ def trains_magnitudes(recipe: Recipe) -> bool:
 
 def longest(model: ModelFacts, recipe: Recipe) -> int:
     """Return the most tokens that an example may have."""
-    return min(recipe.data.max_length, model.max_positions or recipe.data.max_length)
+    return min(recipe.data.max_length, count_positions(model, recipe) or recipe.data.max_length)
 
 
 def list_mixers(model: ModelFacts) -> tuple[str, ...]:

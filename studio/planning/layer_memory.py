@@ -151,14 +151,14 @@ def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_column
     if not columns:
         tiles = -(-shape.vocabulary // max(1024, HEAD_LOGITS // max(1, rows)))
         columns = -(-shape.vocabulary // tiles)
-    if shape.whole:  # a row's words all at once: the output embedding's gradient needs their sum first
+    if shape.trains_head:  # a row's words all at once: the output embedding's gradient needs their sum first
         whole = -(-shape.vocabulary // 256) * 256
         rows = min(tokens, max(LEAST_ROWS, rows * columns * 4 // 6 // whole))
         columns = whole
     tile = rows * min(columns, shape.vocabulary)
     narrow = e if e < 4 else 0
     # The logits' gradients beside the tile.
-    beside = tile * narrow if shape.whole else 0
+    beside = tile * narrow if shape.trains_head else 0
     if shape.composed:
         # The exponentials beside the tile, slopes where logits are capped, and the labels' words.
         beside = tile * (narrow + 4 * shape.composed_attention) + e * rows * hidden

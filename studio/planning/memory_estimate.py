@@ -14,6 +14,7 @@ from studio.core.recipe import AdapterSpec, Recipe, change_recipe
 from studio.planning.decoder_shape import DTYPE_BYTES, DecoderShape, longest, read_decoder
 from studio.planning.layer_kinds import count_adapters
 from studio.planning.layer_memory import LIBRARY_BYTES, peak_of_layers
+from studio.planning.trained_beside import beside_bytes, count_beside, is_tied
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / 16384
 """4 bits a weight, a one-byte scale for 64 weights, a four-byte scale for 256 of those scales."""
@@ -22,8 +23,6 @@ OWN_EXPERTS = ("dbrx", "llama4", "llama4_text", "step3p7")
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 LOSS_CHUNK_BYTES = 256 * 2**20
 """fp32 logits of one chunk of the loss head (engine/loss.py)."""
-ASSUMED_TIED_BELOW = 3_000_000_000
-"""Small models usually share input and output embeddings; stored counts of shared ones count once."""
 NOT_ALLOCATED = ("context", "fragmentation")
 """Parts that torch.cuda.max_memory_allocated does not count."""
 
@@ -104,11 +103,14 @@ def predict_decoder(
     linear = count_linear_parameters(model)
     copies = 2 * linear if plan.fp8.value else 0  # each weight in 8 bits twice, for both directions
     weights = _weight_bytes(plan, model, linear, _trained_width(width) if shape.whole else width)
+    beside = shape.beside
+    adapters = (
+        4 * (trained - beside.parameters) + width * shape.layers * (rounded + corners) + copies_of_experts
+    )
+    adapters += beside_bytes(beside, width) + lengths
     parts = {
         "weights": weights + copies,
-        "adapters": 0
-        if shape.whole
-        else 4 * trained + width * shape.layers * (rounded + corners) + copies_of_experts + lengths,
+        "adapters": 0 if shape.whole else adapters,
         "gradients": 4 * trained,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": kept,
@@ -202,8 +204,7 @@ def count_linear_parameters(model: ModelFacts) -> int:
     """Return the parameters of the linears inside the layers; without their shapes, all but the embeddings."""
     if model.linear_parameters:
         return model.linear_parameters
-    tied = model.tied_embeddings
-    copies = 1 if tied or (tied is None and model.parameters < ASSUMED_TIED_BELOW) else 2
+    copies = 1 if is_tied(model) else 2
     return max(0, model.parameters - model.expert_parameters - copies * model.vocabulary * model.hidden_size)
 
 
@@ -238,7 +239,9 @@ def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int |
 
 def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
     spec = recipe.adapter
-    return model.parameters if spec.method == "full" else count_adapter_parameters(model, spec)
+    if spec.method == "full":
+        return model.parameters
+    return count_adapter_parameters(model, spec) + count_beside(model, spec).parameters
 
 
 def _device(plan: BackendPlan) -> str:
@@ -254,15 +257,18 @@ def _predict_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> dict
     full = recipe.adapter.method == "full"
     width = DTYPE_BYTES[plan.dtype.value]
     kept = _trained_width(width) if full else width
+    beside = count_beside(model, recipe.adapter)
     trained, tokens = _count_trained(model, recipe), count_tokens(model, recipe)
     gradients, loss = 4 * trained, _loss_bytes(model, tokens, width)
+    if beside.rows:  # peft computes with a copy of the table, and autograd with a gradient of it
+        loss += 2 * width * model.vocabulary * model.hidden_size
     activations = _activation_bytes(plan, model, recipe, tokens, width)
     if count_rows(recipe) == recipe.optim.batch_size:
         # A step of one micro-batch starts without gradients, and they come as activations go: the larger counts.
         activations -= min(gradients, activations)
     return {
         "weights": _weight_bytes(plan, model, count_linear_parameters(model), kept),
-        "adapters": 0 if full else 4 * trained,
+        "adapters": 0 if full else 4 * (trained - beside.parameters) + beside_bytes(beside, width),
         "gradients": gradients,
         "optimizer": OPTIMIZER_BYTES[plan.optimizer.value] * trained,
         "activations": activations,

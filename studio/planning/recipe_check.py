@@ -13,6 +13,8 @@ from studio.core.i18n import Text, literal, text
 from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe, read_value, share_held_out
 from studio.machine.versions import gate
+from studio.models.rope_scaling import count_positions, read_kind
+from studio.models.token_list import find_problems
 from studio.planning.memory_estimate import count_disk, count_left_out, predict
 from studio.planning.memory_planner import advise
 from studio.planning.run_plan import (
@@ -32,6 +34,8 @@ FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
 ADAPTER_RATE_LIMIT = 2e-2
 SMALL_MODEL = 50_000_000
+MOST_STRETCHED = 8
+"""Times that are proposed: beyond them longer texts are not learned from a few rows."""
 
 
 def check(
@@ -50,6 +54,7 @@ def check(
     ranges_hold = not problems
     problems += _check_time(recipe, data)
     problems += _check_objective(recipe, data)
+    problems += _check_beside(recipe, model)
     problems += _check_machine(recipe, machine, model)
     if data is not None:
         problems += _check_data(recipe, data)
@@ -137,6 +142,22 @@ def _check_objective(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem
         yield _problem("objective", "check.sft_text")
 
 
+def _check_beside(recipe: Recipe, model: ModelFacts | None) -> Iterator[Problem]:
+    """What is trained beside an adapter: new tokens, and modules in full."""
+    spec = recipe.adapter
+    field = "adapter.tokens_file" if spec.tokens_file and not spec.tokens else "adapter.tokens"
+    for severity, id, values in find_problems(spec, model.folder if model is not None else ""):
+        yield dataclasses.replace(_problem(field, id, **values), severity=severity)
+    if recipe.model.adapter and (spec.tokens or spec.tokens_file or spec.modules_to_save):
+        yield _problem("model.adapter", "check.tokens.continued")
+    if not spec.modules_to_save:
+        return
+    if spec.method == "full":
+        yield _warning("adapter.modules_to_save", "check.modules.full")
+    elif not recipe.optim.modules_rate:
+        yield _problem("optim.modules_rate", "check.modules.zero")
+
+
 def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | None) -> Iterator[Problem]:
     device, gpu = choose_device(machine, recipe)
     if recipe.run.device == "gpu" and gpu is None:
@@ -193,9 +214,7 @@ def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
         yield Problem(field="model.source", message=model.trainable.reason, fix=fix, severity="warning")
     if not model.folder and not model.packed:
         return
-    if model.max_positions and recipe.data.max_length > model.max_positions:
-        values = {"length": recipe.data.max_length, "most": model.max_positions}
-        yield _problem("data.max_length", "check.beyond_positions", **values)
+    yield from _check_positions(recipe, model)
     if recipe.adapter.method == "full" and model.quantization != "none":
         yield _problem("adapter.method", "check.full_stored", name=model.name, value=model.quantization)
     elif model.quantization != "none" and recipe.model.quantization not in ("none", model.quantization):
@@ -208,6 +227,29 @@ def _check_model(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
         yield _warning(
             "optim.learning_rate", "check.rate_high", rate=recipe.optim.learning_rate, usual="0.00002"
         )
+
+
+def _check_positions(recipe: Recipe, model: ModelFacts) -> Iterator[Problem]:
+    """Rows that are longer than the model reads, and positions that are stretched where they need not or cannot be."""
+    length, own = recipe.data.max_length, model.max_positions
+    most, stretched = count_positions(model, recipe), recipe.model.rope_scaling != "none"
+    kind = read_kind(model.folder) if own and model.folder else ""
+    if own and length > most:
+        problem = _problem("data.max_length", "check.beyond_positions", length=length, most=most)
+        factor = 2 ** math.ceil(math.log2(length / own))
+        if not kind and factor <= MOST_STRETCHED:
+            change = {"model.rope_scaling": "yarn", "model.rope_factor": float(factor)}
+            way = Fix(title=text("check.rope.way", factor=factor), change=change)
+            problem = dataclasses.replace(problem, ways=(way,))
+        yield problem
+    if not stretched:
+        return
+    if kind:
+        yield _problem("model.rope_scaling", "check.rope.own", kind=kind, most=own)
+    elif recipe.model.rope_factor <= 1:
+        yield _problem("model.rope_factor", "check.rope.factor", factor=_plain(recipe.model.rope_factor))
+    elif own and length <= own:
+        yield _warning("model.rope_scaling", "check.rope.unneeded", length=length, most=own)
 
 
 def _name_way(reason: Text | None) -> Text:

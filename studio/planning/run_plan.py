@@ -12,6 +12,7 @@ from studio.machine import versions
 from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
+from studio.models.rope_scaling import count_positions, name_scaling
 from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
 from studio.planning.decoder_shape import read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
@@ -55,6 +56,7 @@ def plan(
         kernels={op: choose_kernel(op, machine, backend, gpu, recipe.run.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
+        rope=choose_rope(recipe, model),
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
@@ -304,6 +306,16 @@ def _choose_optimizer(machine: MachineFacts, wanted: str, backend: Backend, gpu:
     if gpu is not None and backend.eight_bit == "torch":
         return Choice(value="adamw", reason=text("plan.optimizer.gpu", value=wanted, gpu=gpu.name))
     return Choice(value=wanted, reason=text(f"plan.optimizer.{wanted}"))
+
+
+def choose_rope(recipe: Recipe, model: ModelFacts) -> Choice:
+    """Return how the model's positions are stretched, with its own limit and the new one."""
+    scaling = name_scaling(recipe)
+    if not scaling:
+        return Choice(value="", reason=text("plan.rope.none"))
+    most = f"{count_positions(model, recipe):,}"
+    values = {"own": f"{model.max_positions:,}", "most": most, "kind": recipe.model.rope_scaling}
+    return Choice(value=scaling, reason=text("plan.rope.stretched", **values))
 
 
 def _choose_multi_gpu(machine: MachineFacts, gpu: Gpu | None) -> Choice:

@@ -98,7 +98,7 @@ def look_at_head(recipe: Recipe, workspace: Workspace, *, tokens: bool) -> dict[
     Raises StudioError when the source cannot be read at all.
     """
     model = find_model(recipe) if tokens else None
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, recipe)
     head = preview(
         recipe.data,
         tokenizer,
@@ -139,7 +139,7 @@ def measure(
     found, statistics = survey(
         recipe.data,
         workspace.data_cache,
-        tokenizer=load_tokenizer(model),
+        tokenizer=load_tokenizer(model, recipe),
         vocabulary=model.vocabulary if model else None,
         method=recipe.objective,
         on_progress=on_progress,
@@ -299,13 +299,13 @@ def find_model(recipe: Recipe) -> ModelFacts | None:
     return model if model.folder else None
 
 
-def load_tokenizer(model: ModelFacts | None) -> Any | None:
-    """Return the model's tokenizer; None without a model. Raises StudioError."""
+def load_tokenizer(model: ModelFacts | None, recipe: Recipe) -> Any | None:
+    """Return the tokenizer of a run of `recipe`; None without a model. Raises StudioError."""
     if model is None:
         return None
-    from studio.models.tokenizer import load_tokenizer as load
+    from studio.models.tokenizer import load_run_tokenizer
 
-    return load(model)
+    return load_run_tokenizer(model, recipe)
 
 
 def list_specials(tokenizer: Any | None, texts: Iterable[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from studio.core.knobs import Knob
 from studio.core.migrate import find_earlier_names, lift
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
 from studio.models.catalog import inspect_model
+from studio.models.rope_scaling import count_positions
 
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
 DEMO_SETTINGS = (
@@ -78,7 +79,7 @@ def fit_length(recipe: Recipe, written: Mapping[str, Any]) -> Recipe:
 def usual_length(recipe: Recipe) -> int:
     """Return the limit of length that a recipe for its model has where nobody set one: the default, or all it reads."""
     try:
-        most = inspect_model(recipe.model.source, revision=recipe.model.revision).max_positions
+        most = count_positions(inspect_model(recipe.model.source, revision=recipe.model.revision), recipe)
     except (StudioError, OSError):  # the check says what is wrong with the model
         most = 0
     return min(DEFAULTS.data.max_length, most) if most > 0 else DEFAULTS.data.max_length

@@ -117,6 +117,8 @@ def make_component(knob: Knob, shown: Any, words: Catalogue, **options: Any) -> 
     if knob.kind in (int, float):
         # A number field of the browser drops what it cannot read and reports another number: 1e-4 as 1, 0,5 as 0.
         return gr.Textbox(max_lines=1, **common)
+    if knob.kind is tuple:
+        return gr.Textbox(lines=2, max_lines=8, **common)
     if knob.kind is dict:
         return gr.Textbox(lines=2, placeholder=words.say(text(HINTS[knob.path])), **common)
     if "choices" in options:
@@ -136,6 +138,8 @@ def show_value(knob: Knob, value: Any) -> Any:
     """Return a recipe value as its component holds it: a number as text, a mapping as one `role = column` a line."""
     if knob.kind in (int, float):
         return show_number(value) if isinstance(value, (int, float)) else value
+    if knob.kind is tuple:
+        return "\n".join(value or ())
     if knob.kind is dict:
         return "\n".join(f"{role} = {column}" for role, column in (value or {}).items())
     return value
@@ -180,6 +184,8 @@ def _read_value(knob: Knob, raw: Any, problems: list[Problem]) -> Any:
             elif line.strip():
                 problems.append(_problem(knob, "ui.form.mapping_line", line=literal(line.strip()[:80])))
         return mapping
+    if knob.kind is tuple:
+        return [line for line in whole(str(raw or "")).splitlines() if line.strip()]
     if knob.kind is str:
         return whole(str(raw or "")).strip()
     return bool(raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.models.architectures import name_auto_class, read_architecture
+from studio.models.token_list import BASE_CONFIG, has_tokens
 from studio.planning.memory_estimate import loaded_bytes
 
 SHARED_MEMORY = ("cpu", "mps")
@@ -45,7 +47,7 @@ def write(job: ExportJob) -> None:
     _copy(job.run_folder / job.record.artifact, job.target)
     job.begin(text("export.phase.check"))
     tuned = load_artifact(job.run_folder, job.record, job.facts, job.plan)
-    tokenizer = load_tokenizer(job.facts)
+    tokenizer = load_tokenizer(dataclasses.replace(job.facts, folder=str(job.target)))
     expected = fingerprint(tuned, probe_ids(tokenizer))
     again = load_adapter(tuned.unload(), job.target)
     verify_artifact(again, tokenizer, expected, job.plan.dtype.value)
@@ -56,10 +58,18 @@ def load_lines(folder: str, base: str) -> tuple[str, ...]:
     if not base:
         return ()
     cls = name_auto_class(read_architecture(folder))
+    config = Path(folder) / BASE_CONFIG
+    settings = f", config=AutoConfig.from_pretrained({str(config)!r})" if config.is_file() else ""
+    names = f"AutoConfig, {cls}" if settings else cls
+    enlarged = (
+        "model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().weight.shape[0]))",
+    )
     return (
-        f"from peft import PeftModel; from transformers import {cls}, AutoTokenizer",
-        f"model = PeftModel.from_pretrained({cls}.from_pretrained({base!r}), {folder!r})",
+        f"from peft import PeftModel; from transformers import {names}, AutoTokenizer",
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
+        f"model = {cls}.from_pretrained({base!r}{settings})",
+        *(enlarged if has_tokens(folder) else ()),
+        f"model = PeftModel.from_pretrained(model, {folder!r})",
     )
 
 

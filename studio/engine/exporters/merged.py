@@ -65,7 +65,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
     if job.record.adapter:
         trained_on = job.plan.quantization.value
-        base = load_model(job.facts, quantization=trained_on, **settings).model
+        base = load_model(job.facts, quantization=trained_on, rope=job.plan.rope.value, **settings).model
         quantized = trained_on != "none"
         plain = base.dequantize() if quantized else base
         tuned = load_adapter(plain, job.run_folder / job.record.artifact)

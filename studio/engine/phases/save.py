@@ -11,6 +11,7 @@ from studio.engine.run_context import Run, Training
 from studio.engine.sample_generations import Samples
 from studio.models.adapt import cast_weights, trained_state
 from studio.models.load import DTYPES
+from studio.models.modules_to_save import list_freed
 
 
 def save(run: Run, training: Training, samples: Samples) -> Trained:
@@ -30,6 +31,8 @@ def save(run: Run, training: Training, samples: Samples) -> Trained:
         model = loaded.model
         if not run.record.adapter:
             cast_weights(model, DTYPES[plan.dtype.value], run.recipe.seed)
+        freed = list_freed(model)
+        cast_weights(model, DTYPES[plan.dtype.value], run.recipe.seed, freed.values())
         expected = fingerprint(model, prepared.data.train[0].token_ids.tolist())
         require_space(run.folder.path, sum(tensor.nbytes for tensor in trained_state(model).values()))
         artifact = retry_with_memory(
@@ -37,6 +40,6 @@ def save(run: Run, training: Training, samples: Samples) -> Trained:
             trainer.tell_save_freed,
         )
         run.change_record(artifact=artifact)
-        kept = run.record.adapter and sum_frozen(model) == training.frozen_sum
+        kept = run.record.adapter and not freed and sum_frozen(model) == training.frozen_sum
         base = model.unload() if kept else None
     return Trained(prepared.facts, plan, loaded.tokenizer, expected, trainer.state.last_loss, base)

@@ -15,6 +15,7 @@ from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
 from studio.models.decoder.base_weights import refuse_experts
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.beside_weights import BesideStore, list_beside, refuse_beside
 from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.flat_parameters import FlatStore
@@ -57,13 +58,14 @@ class Decoder:
         self.layers = tuple(layers)
         self.store = store
         self.kernels = kernels
-        table = getattr(spec.embedding, "weight", None)
+        rows = spec.embedding_rows
+        table = getattr(spec.embedding, "weight", None) if rows is None else rows.parameter
         self.embedding = Embedding(
-            spec.embedding,
-            stream.dtype,
-            store.find_gradient(table),
-            spec.embedding_scale,
+            spec.embedding, stream.dtype, store.find_gradient(table), spec.embedding_scale, rows
         )
+        first = self.layers[0].norm_gradients.values()
+        self._ends_there = self.embedding.gradient is None and all(one is None for one in first)
+        """Whether nothing is trained below the first layer's linears."""
         self.dtype = stream.dtype
         """Of the arithmetic."""
         self._scratch = scratch
@@ -121,6 +123,8 @@ class Decoder:
     def note_change(self) -> None:
         """Say that what is trained has changed: each layer takes over its own when it is next computed."""
         self.store.note_change()
+        for rows in self.spec.token_rows:
+            rows.write()
 
     def forget_opened(self) -> None:
         """Open 4-bit weights anew when they are next needed: a recorded graph must not count on what stood there."""
@@ -131,6 +135,8 @@ class Decoder:
         for layer in self.layers:
             for group in layer.groups:
                 group.weights.release()
+        for rows in self.spec.token_rows:
+            rows.put_back()
         self.store.release()
         self._offload.release()
 
@@ -201,7 +207,7 @@ class Decoder:
                 away.pop()
                 one.move_in(self._offload.take(len(away)))
                 self._offload.fetch(len(away) - 1)  # while this layer is computed
-            last = i == 0 and self.embedding.gradient is None  # below it nothing is trained
+            last = i == 0 and self._ends_there
             below = self.layers[i - 1].mlp.outer if i else None
             dx = self.layers[i].backward(one, upstream, rows, self.kernels, last=last, below=below)
             upstream.append(dx)
@@ -241,7 +247,7 @@ class Decoder:
     def _head(self) -> Tensor:
         """Return the output embedding (V, H) as it multiplies."""
         weight = self.spec.head.weight
-        return self.store.computed([weight]) if isinstance(self.store, WholeStore) else weight
+        return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
     def _losses(
         self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool
@@ -285,8 +291,16 @@ class Decoder:
             _, dhidden = self._losses(hidden, targets, scale * judge(losses), True)
         else:
             losses, dhidden = self._losses(hidden, targets, scale, True)
-            if judge is not None:
-                dhidden.mul_(judge(losses)[:, None])
+            counted = None if judge is None else judge(losses)
+            if counted is not None:
+                dhidden.mul_(counted[:, None])
+            if self.spec.head_rows is not None:
+                again = self._normalise(picked)[
+                    0
+                ]  # the loss head has written its gradient over the first one
+                head, rows = (self.spec.logit_scale, self.spec.softcap), self.spec.head_rows
+                place = self.store.gradient(rows.parameter)
+                rows.add_counted(again, targets, losses, scale, counted, head, place)
         del hidden
         norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].mlp.outer
         dx = outer.widen_gradient(x.shape[0]) if out is None else out
@@ -316,17 +330,12 @@ def take_over(
     spec = read_decoder(model)
     if isinstance(spec, Text):
         return spec
-    parts = [_read_parts(layer) for layer in spec.layers]
-    adapted = [
-        part for layer in parts for group in layer.values() for part in group if isinstance(part, LinearPart)
+    parts = [
+        {name: list(map(read_part, group)) for name, group in layer.groups.items()} for layer in spec.layers
     ]
-    unknown = [
-        part
-        for layer in parts
-        for group in layer.values()
-        for part in group
-        if not isinstance(part, LinearPart)
-    ]
+    read = [part for layer in parts for group in layer.values() for part in group]
+    adapted = [part for part in read if isinstance(part, LinearPart)]
+    unknown = [part for part in read if not isinstance(part, LinearPart)]
     if not unknown and len({part.magnitude is None for part in adapted if part.rank}) > 1:
         unknown = ["adapter"]
     if unknown:
@@ -335,15 +344,25 @@ def take_over(
         return text("model.decoder.unlike", part=reason)
     ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
     ours += [p for layer in spec.layers for own in (layer.mixer, layer.experts) if own for p in own.trained]
+    ours += [rows.parameter for rows in spec.token_rows]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
+    tables, norms = list_beside(spec) if ours else ([], [])
     whole = not ours and trained == set(map(id, list_parameters(spec)))
-    if not whole and (not ours or {id(p) for p in ours} != trained):
+    if not whole and (not ours or {id(p) for p in (*ours, *tables, *norms)} != trained):
         return text("model.decoder.trained")
     if whole and (part := explain_unlike(spec)):
         return text("model.decoder.unlike", part=part)
-    if not whole and (reason := refuse_base(adapted, dtype) or refuse_experts(spec, parts, dtype)):
+    if not whole and (
+        reason := refuse_beside(spec, tables)
+        or refuse_base(adapted, dtype)
+        or refuse_experts(spec, parts, dtype)
+    ):
         return reason
-    store, scratch = WholeStore(spec, dtype) if whole else FlatStore([ours]), Scratch()
+    scratch = Scratch()
+    if tables or norms:
+        store: FlatStore = BesideStore(ours, tables, norms, spec.head.weight, dtype)
+    else:
+        store = WholeStore(spec, dtype) if whole else FlatStore([ours])
     stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
@@ -358,11 +377,9 @@ def take_over(
         for number, (layer, groups) in enumerate(zip(spec.layers, parts, strict=True))
     ]
     policy = policy or MemoryPolicy(layers=(LayerPolicy(),) * len(layers))
-    return Decoder(spec, layers, store, kernels, policy, scratch, stream)
-
-
-def _read_parts(layer: LayerSpec) -> dict[str, list[LinearPart | str]]:
-    return {name: [read_part(module) for module in modules] for name, modules in layer.groups.items()}
+    decoder = Decoder(spec, layers, store, kernels, policy, scratch, stream)
+    decoder.note_change()
+    return decoder
 
 
 def _attention(

@@ -1,6 +1,7 @@
 """The input embedding: rows of a table by the module's own code, and the table's gradient where it is trained.
 
 x_t = s E[i_t]        dE[i] += s sum_(t: i_t = i) dx_t, but for the padding token, which torch leaves as it is
+Where some rows alone are trained, see token_rows.py.
 """
 
 from __future__ import annotations
@@ -8,18 +9,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from studio.models.decoder.token_rows import TokenRows
+
 
 class Embedding:
     """`module` looks rows up; `gradient` (V, H) is where their gradients are added, None where they are frozen.
 
-    `after`: by what the decoder multiplies what the module gives (Granite).
+    `after`: by what the decoder multiplies what the module gives (Granite). `rows`: what alone is trained, where it is;
+    then the gradient is theirs, (K, H).
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, gradient: Tensor | None, after: float) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        dtype: torch.dtype,
+        gradient: Tensor | None,
+        after: float,
+        rows: TokenRows | None = None,
+    ) -> None:
         self.module = module
         self.dtype = dtype
         self.gradient = gradient
         self.after = after
+        self.rows = rows
         self.scale = float(getattr(module, "embed_scale", 1.0)) * after
         """Gemma multiplies rows by the root of their width, in the module itself."""
 
@@ -31,6 +43,9 @@ class Embedding:
     def backward(self, token_ids: Tensor, dx: Tensor) -> None:
         """Add the gradients of rows dx (T, H), always in the same order."""
         if self.gradient is None:
+            return
+        if self.rows is not None:
+            self.rows.add_looked_up(token_ids, dx, self.scale, self.module.padding_idx, self.gradient)
             return
         rows = dx.to(self.gradient.dtype) * self.scale
         padding = self.module.padding_idx

@@ -38,6 +38,17 @@ class FlatStore:
         """The first so many elements are those to which weight decay applies."""
         return self.weights.numel()
 
+    @property
+    def adapters_count(self) -> int:
+        """The first so many elements are adapters', where there are any."""
+        return self.weights.numel()
+
+    @property
+    def parts(self) -> list[slice]:
+        """What the optimizer steps apart: decayed, undecayed, each table beside an adapter, and norms beside it."""
+        middle, end = self.decayed_count, self.weights.numel()
+        return [slice(0, middle), slice(middle, end), slice(end, end)]
+
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         """Return the place of a parameter's gradient."""
         return self._views[id(parameter)]
@@ -57,6 +68,10 @@ class FlatStore:
     def joined(self, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
         """Return weights and gradients of neighbours in the buffer, which differ in their first dimension alone."""
         return self._cut(self.weights, parameters), self._cut(self.gradients, parameters)
+
+    def computed(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Return what multiplies in the place of neighbours in the buffer."""
+        return self._cut(self.weights, parameters)
 
     def release(self) -> None:
         """Give every parameter memory of its own again."""

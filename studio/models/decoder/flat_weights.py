@@ -45,7 +45,7 @@ class WholeStore(FlatStore):
             self.rounded.copy_(self.weights)
 
     def computed(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """Return what multiplies in the place of neighbours in the buffer."""
+        """See FlatStore."""
         return self._cut(self.rounded, parameters)
 
     def release(self) -> None:

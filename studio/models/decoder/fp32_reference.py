@@ -285,8 +285,11 @@ class Head:
     """(N, H)"""
     loss: Tensor
     """(), the sum."""
-    gradients: list[Tensor]
-    """Of the norm's and of the head's weight, where they are trained."""
+    of_norm: Tensor | None
+    """(H,) the gradient of the norm's weight, None where it is frozen; likewise of the head's (V, H)."""
+    of_head: Tensor | None
+    of_rows: Tensor | None
+    """(K, H) of the head's rows that alone are trained."""
 
 
 def run_head(spec: DecoderSpec, x: Tensor, targets: Tensor, scale: float, *, wide: bool) -> Head:
@@ -308,11 +311,14 @@ def run_head(spec: DecoderSpec, x: Tensor, targets: Tensor, scale: float, *, wid
         (dlogits,) = torch.autograd.grad(loss * scale, logits)
         columns = dlogits.split([part.shape[0] for part in parts], 1)
         dnormal = sum(torch.mm(one, part.to(one.dtype)) for one, part in zip(columns, parts, strict=True))
-        leaves = [start, norm.weight] if weight.requires_grad else [start]
-        dx, *gradients = torch.autograd.grad(normal, leaves, dnormal.to(normal.dtype))
-    if gradients:
-        gradients.append(torch.cat([torch.mm(one.T, rows.to(one.dtype)) for one in columns]))
-    return Head(capped.detach(), dx, loss.detach(), gradients)
+        leaves = [start, norm.weight] if spec.norm.weight.requires_grad else [start]
+        dx, *of_norm = torch.autograd.grad(normal, leaves, dnormal.to(normal.dtype))
+    of_head = of_rows = None
+    if weight.requires_grad:
+        of_head = torch.cat([torch.mm(one.T, rows.to(one.dtype)) for one in columns])
+    if spec.head_rows is not None:
+        of_rows = torch.mm(dlogits[:, spec.head_rows.ids].T, rows.to(dlogits.dtype))
+    return Head(capped.detach(), dx, loss.detach(), next(iter(of_norm), None), of_head, of_rows)
 
 
 def run_embedding(spec: DecoderSpec, token_ids: Tensor, dx: Tensor, *, wide: bool) -> Tensor:
@@ -321,3 +327,18 @@ def run_embedding(spec: DecoderSpec, token_ids: Tensor, dx: Tensor, *, wide: boo
     with torch.enable_grad():
         x = module(token_ids) * spec.embedding_scale
         return torch.autograd.grad(x, module.weight, dx.to(x.dtype))[0]
+
+
+def run_embedding_rows(spec: DecoderSpec, token_ids: Tensor, dx: Tensor, *, wide: bool) -> Tensor:
+    """Return the gradients (K, H) of the embedding's rows that alone are trained, likewise."""
+    rows, padding = spec.embedding_rows, spec.embedding.padding_idx
+    met, places = token_ids.unique(return_inverse=True)
+    module = copy.copy(spec.embedding)
+    table = rows.table.detach()[met]
+    module._parameters = {"weight": nn.Parameter(table.to(dx.dtype) if wide else table)}
+    module.padding_idx = None
+    with torch.enable_grad():
+        x = module(places) * spec.embedding_scale
+        (found,) = torch.autograd.grad(x, module.weight, dx.to(x.dtype))
+    hits = (rows.ids[:, None] == met[None]) & (rows.ids != (-1 if padding is None else padding))[:, None]
+    return torch.where(hits.any(1)[:, None], found[hits.int().argmax(1)], 0.0)

@@ -22,11 +22,12 @@ from torch.nn import functional
 from studio.core.i18n import Text, text
 from studio.models.adapt import evaluation_mode
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.beside_weights import BesideStore
 from studio.models.decoder.decoder import Decoder
+from studio.models.decoder.ends_check import compare_ends, compare_rows
 from studio.models.decoder.flat_weights import WholeStore, norms_of
 from studio.models.decoder.fp32_reference import (
     Wide,
-    run_embedding,
     run_finer,
     run_head,
     run_module,
@@ -93,11 +94,13 @@ def measure(
     device, store = decoder.device, decoder.store
     devices = range(torch.cuda.device_count()) if device.type == "cuda" else ()
     held = store.holding(store.rounded) if isinstance(store, WholeStore) else stir_adapters(decoder)
+    tables = store.holding_rounded() if isinstance(store, BesideStore) else nullcontext()
     with (
         torch.random.fork_rng(devices=devices),
         evaluation_mode(model),
         leave_gradients(store.gradients),
         held,
+        tables,
     ):
         yield from _Probe(model, decoder, autocast, texts).compare()
 
@@ -300,7 +303,7 @@ class _Probe:
     def _compare_head(self) -> Iterator[Measured]:
         """The last norm, the head, the loss and the embedding, from what the model's last layer gave."""
         number, decoder = len(self.decoder.layers), self.decoder
-        x, picks, targets = self._picked()
+        x, picks, targets = self.picked()
         with without_tf32():
             truth = run_head(decoder.spec, x[picks].float(), targets, HEAD_SCALE, wide=True)
         with self.autocasting():
@@ -326,33 +329,14 @@ class _Probe:
             exact = wide(x.float())
             mine = self.wide_kernels.rms_norm.forward(x.float(), wide.weight, *norm.options)[0]
         yield from self.judge.compare(number, ["norm"], [mine], [exact], [exact], torch.float32)
-        if truth.gradients:
-            yield from self._compare_ends(own.gradients, truth.gradients)
-
-    def _compare_ends(self, own: list[Tensor], truth: list[Tensor]) -> Iterator[Measured]:
-        """Gradients of the last norm and the head, as _compare_head() left them, and of the embedding's table."""
-        number, decoder, store = len(self.decoder.layers), self.decoder, self.decoder.store
-        table, head, norm = decoder.spec.embedding, decoder.spec.head.weight, decoder.spec.norm.module.weight
-        ids = self.text.cut(self.text.ids)
-        generator = torch.Generator().manual_seed(number)
-        dx = torch.randn(len(ids), table.weight.shape[1], generator=generator).to(self.device)
-        dx *= truth[1].norm() / dx.norm()  # where both share a table, either of them shows
-        exact, theirs = (run_embedding(decoder.spec, ids, dx.to(self.dtype), wide=w) for w in (True, False))
-        if head is table.weight:
-            exact, theirs = exact + truth[1], theirs.float() + own[1].float()
-            truth, own = truth[:1], own[:1]
-        else:
-            truth, own = list(truth), list(own)
-        with torch.no_grad():
-            decoder.embedding.backward(ids, dx.to(self.dtype))
-        names = ["norm.weight", "lm_head.weight"][: len(truth)] + ["embed_tokens.weight"]
-        ours = [store.gradient(p) for p in (norm, head)[: len(truth)]] + [store.gradient(table.weight)]
-        yield from self.judge.compare(number, names, ours, [*own, theirs], [*truth, exact], self.dtype)
+        yield from compare_ends(self, own, truth)
+        if decoder.spec.token_rows:
+            yield from compare_rows(self, HEAD_SCALE)
 
     def _compare_all(self, x: Tensor, like: Tensor | None) -> Iterator[Measured]:
         """Logits and loss of the whole model, from the token ids; `x` and `like`: what all layers give in fp32."""
         number, decoder = len(self.decoder.layers), self.decoder
-        _, picks, targets = self._picked()
+        _, picks, targets = self.picked()
         ids = self.text.cut(self.text.ids)
         with without_tf32():
             truth = run_head(decoder.spec, x[picks], targets, 1.0, wide=True)
@@ -391,7 +375,7 @@ class _Probe:
 
     def _run_whole(self, weights: list[nn.Parameter]) -> list[Tensor]:
         """Return the gradients of `weights` by the model's own code, from the token ids to the loss."""
-        _, picks, targets = self._picked()
+        _, picks, targets = self.picked()
         with torch.enable_grad():
             logits = self.text.cut(self.model(input_ids=self.text.ids, use_cache=False).logits)[picks]
             loss = functional.cross_entropy(logits.float(), targets, reduction="sum")
@@ -401,7 +385,7 @@ class _Probe:
         """Lower inside what the run's autocast lowers."""
         return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
 
-    def _picked(self) -> tuple[Tensor, Tensor, Tensor]:
+    def picked(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the last layer's result as the model has it, some of its rows, and the tokens that follow them."""
         picks = torch.arange(1, sum(LENGTHS), HEAD_STEP, device=self.device)
         following = self.text.cut(self.text.ids.roll(-1, 1))[picks]

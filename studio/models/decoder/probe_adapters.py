@@ -25,12 +25,13 @@ def leave_gradients(gradients: Tensor) -> Iterator[None]:
 @contextmanager
 def stir_adapters(decoder: Decoder) -> Iterator[None]:
     """Random numbers in every adapter inside: fresh ones are half zeros, through which no gradient flows."""
-    before = decoder.store.weights.clone()
+    adapters = decoder.store.weights[: decoder.store.adapters_count]
+    before = adapters.clone()
     generator = torch.Generator(decoder.device).manual_seed(0)
     groups = [group for layer in decoder.layers for group in layer.groups]
     lengths = [group.magnitudes.lengths for group in groups if group.magnitudes is not None]
     trained = [length.clone() for length in lengths]
-    decoder.store.weights.normal_(0.0, 0.02, generator=generator)
+    adapters.normal_(0.0, 0.02, generator=generator)
     for length, before_it in zip(
         lengths, trained, strict=True
     ):  # near what they were, else nothing gets through
@@ -39,5 +40,5 @@ def stir_adapters(decoder: Decoder) -> Iterator[None]:
     try:
         yield
     finally:
-        decoder.store.weights.copy_(before)
+        adapters.copy_(before)
         decoder.note_change()

@@ -43,6 +43,8 @@ from studio.models.decoder.structure import (
     NORMS,
     SINKS,
 )
+from studio.models.decoder.token_rows import TokenRows, read_rows
+from studio.models.new_tokens import unwrap_end
 from studio.models.norm_probe import Norm
 
 
@@ -145,11 +147,20 @@ class DecoderSpec:
     logit_scale: float
     embedding_scale: float
     """By which the decoder multiplies the rows of its embedding; what the embedding's own code does is not in it."""
+    embedding_rows: TokenRows | None = None
+    """Rows of the embedding that are trained apart; likewise of the head, the same ones where both share a table."""
+    head_rows: TokenRows | None = None
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
         """The mixers that are the model's own modules."""
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+
+    @property
+    def token_rows(self) -> tuple[TokenRows, ...]:
+        """Rows of tables that are trained apart, shared ones once."""
+        found = {id(rows): rows for rows in (self.embedding_rows, self.head_rows) if rows is not None}
+        return tuple(found.values())
 
 
 def read_decoder(model: nn.Module) -> DecoderSpec | Text:
@@ -166,11 +177,13 @@ def _read(model: nn.Module) -> DecoderSpec:
         raise Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
     layers, rotary = find_child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
-    embedding = find_child(decoder, "embed_tokens")
+    embedding, embedding_rows = _read_end(find_child(decoder, "embed_tokens"))
     inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
     reading = _Reading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
-    head = model.get_output_embeddings()
+    head, head_rows = _read_end(model.get_output_embeddings())
+    if embedding_rows and head_rows and head_rows.parameter is embedding_rows.parameter:
+        head_rows = embedding_rows
     if head is None or type(head) is not nn.Linear or name_parameters(head) != {"weight"}:
         raise Unlike("lm_head")
     return DecoderSpec(
@@ -185,7 +198,17 @@ def _read(model: nn.Module) -> DecoderSpec:
         softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
         logit_scale=_logit_scale(config),
         embedding_scale=float(getattr(decoder, "embedding_multiplier", 1.0)),
+        embedding_rows=embedding_rows,
+        head_rows=head_rows,
     )
+
+
+def _read_end(module: nn.Module | None) -> tuple[nn.Module | None, TokenRows | None]:
+    """Return an embedding or a head without peft's wrapper, and the rows of it that are trained apart."""
+    rows = read_rows(module)
+    if isinstance(rows, str):
+        raise Unlike(rows)
+    return unwrap_end(module), rows
 
 
 def _logit_scale(config: Any) -> float:

@@ -9,6 +9,9 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from studio.models.modules_to_save import free_modules
+from studio.models.new_tokens import name_ends
+
 SHAPE = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -133,9 +136,12 @@ TARGETS = "all-linear"
 
 def make_model(
     family: str, *, dtype: torch.dtype = torch.float32, dropout=0.0, targets=TARGETS, rank=4,
-    attention="eager", dora=False, **shape
+    attention="eager", dora=False, tokens=(), modules=(), **shape
 ) -> nn.Module:  # fmt: skip
-    """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random."""
+    """Return a PeftModel in evaluation mode whose norms, biases and adapters are all drawn at random.
+
+    `tokens`: ids whose rows of embedding and head are trained, too; `modules`: what is trained in full.
+    """
     torch.manual_seed(0)
     config_class, extra = (FAMILIES | FOREIGN)[family]
     config = config_class(**copy.deepcopy(SHAPE | extra | shape))  # Gemma 4's changes its layer_types
@@ -152,6 +158,7 @@ def make_model(
             target_modules=targets,
             use_dora=dora,
             task_type="CAUSAL_LM",
+            trainable_token_indices={name: list(tokens) for name in name_ends(model)} if tokens else None,
         ),
     )
     with torch.no_grad():
@@ -162,12 +169,14 @@ def make_model(
                 parameter.normal_(0.0, 0.2)
             elif "magnitude" in name:
                 parameter.mul_(1.0 + 0.2 * torch.randn_like(parameter))
-            elif "lora_" in name:
+            elif "lora_" in name or "trainable_tokens" in name:
                 parameter.normal_(0.0, 0.1)
             elif name.endswith(("A_log", "dt_bias")):
                 parameter.normal_(-1.0, 0.3)  # a state that lasts for some tokens
             else:
                 parameter.mul_(4.0)  # fresh weights are so small that attention is nearly even
+    if modules:
+        free_modules(adapted, modules)
     adapted.config.use_cache = False
     return adapted.eval()
 

@@ -12,6 +12,7 @@ import gradio as gr
 
 from studio.core.errors import RecipeError, StudioError
 from studio.core.recipe import Recipe, change_recipe, read_value, share_held_out
+from studio.models.rope_scaling import count_positions
 from studio.services import presets
 from studio.services.goal_settings import CONTROLS, OWN, Scope, Wish, apply, apply_to, make_scope, recognise
 from studio.services.recipe_problems import look
@@ -314,7 +315,7 @@ class HyperparametersTab:
 
     def _positions(self, recipe: Recipe) -> int:
         try:
-            return self.context.desk.models.inspect(recipe.model.source).max_positions
+            return count_positions(self.context.desk.models.inspect(recipe.model.source), recipe)
         except StudioError:
             return 0  # the model's own screen says what is wrong with it
 

@@ -24,7 +24,15 @@ from studio.ui.shell.scripts import read_script
 from studio.ui.tabs.model.cards import model_details, model_list, search_note
 from studio.ui.templates import render
 
-ADVANCED = ("model.adapter", "model.revision", "model.precision", "model.fp8", "model.attention")
+ADVANCED = (
+    "model.adapter",
+    "model.revision",
+    "model.precision",
+    "model.fp8",
+    "model.attention",
+    "model.rope_scaling",
+    "model.rope_factor",
+)
 REDRAW_S = 0.4
 """While models are looked for, the list is drawn anew at most that often."""
 
