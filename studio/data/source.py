@@ -196,7 +196,7 @@ def _open_remote(
 
 
 def _plan(names: Iterable[str], spec: DatasetSpec) -> Plan:
-    plan = plan_files(names, config=spec.config, split=spec.split)
+    plan = plan_files(names, config=spec.config, split=spec.split, code=True)
     if not plan.splits["train"]:
         raise StudioError(
             text("data.folder.no_rows", source=spec.source[:200]),

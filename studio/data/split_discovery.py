@@ -23,25 +23,9 @@ ALL = "all"
 """The answer that takes every choice, one after another."""
 PACKED = (".gz", ".zst")
 TEXTS = (".txt", ".md", ".srt", ".vtt", ".sbv", ".gift")
-CODE = (
-    *(
-        ".py",
-        ".js",
-        ".ts",
-        ".jsx",
-        ".tsx",
-        ".java",
-        ".c",
-        ".h",
-        ".cpp",
-        ".hpp",
-        ".cs",
-        ".go",
-        ".rs",
-        ".rb",
-        ".php",
-    ),
-    *(".swift", ".kt", ".scala", ".r", ".jl", ".lua", ".sh", ".sql", ".css", ".tex", ".rst", ".adoc"),
+CODE = tuple(
+    ".py .js .ts .jsx .tsx .java .c .h .cpp .hpp .cs .go .rs .rb .php .swift .kt .scala .r .jl .lua .sh .sql .css .tex "
+    ".rst .adoc".split()
 )
 """Endings of texts that are read where a folder holds nothing else: beside data they belong to programs."""
 SUFFIXES = (
@@ -52,16 +36,9 @@ SUFFIXES = (
 """Endings of the files that may hold rows, in lower case, without PACKED."""
 BESIDE = ("readme", "license", "licence", "changelog", "notice", "contributing", "citation", "security")
 """Files that lie beside data and are none, by the name without its ending."""
-BESIDE_NAMES = (
-    *("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
-    *(
-        "package.json",
-        "config.json",
-        "requirements.txt",
-        "croissant.json",
-        "quarantine.jsonl",
-        "manifest.json",
-    ),
+BESIDE_NAMES = tuple(
+    "dataset_info.json dataset_infos.json dataset_dict.json state.json package.json config.json requirements.txt "
+    "croissant.json quarantine.jsonl manifest.json".split()
 )
 MAPPING = ".mapping.json"
 """How files end that hold a saved mapping, see mapping_file."""
@@ -141,15 +118,16 @@ def find_split(name: str) -> str:
     return next((split for split, known in SPLIT_WORDS.items() if any(w in known for w in words)), "")
 
 
-def plan_files(names: Iterable[str], *, config: str = "", split: str = "") -> Plan:
+def plan_files(names: Iterable[str], *, config: str = "", split: str = "", code: bool = False) -> Plan:
     """Return which of `names` (with / between folders) hold which split.
 
     `config`: a folder that stands for one of several data sets; `split`: a split, a series of files or one file to
-    learn from; both as a Question of an earlier Plan offered them. Raises StudioError when one does not exist.
+    learn from; both as a Question of an earlier Plan offered them. `code`: where nothing else is there, programs are
+    the texts; on the hub they are scripts that would make the data. Raises StudioError when one does not exist.
     """
     names = sorted(names, key=_by_number)
     data = [name for name in names if is_data(name)]
-    data = data or [name for name in names if PurePosixPath(name).suffix.lower() in CODE]
+    data = data or [name for name in names if PurePosixPath(name).suffix.lower() in CODE and code]
     known = set(data)  # made once: anew for each name, 5,000 names took 1.1 s and 100,000 minutes
     notes = [_note("data.folder.not_data", [name for name in names if name not in known])]
     tables = [name for name in data if find_suffix(name) not in TEXTS]
