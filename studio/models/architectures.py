@@ -37,6 +37,8 @@ OTHER_AIMS = frozenset(
 taken away, proteins, a robot's movements, verdicts on pictures, bytes in patches, or texts of one length only."""
 NEED_PICTURES = frozenset("blip blip-2 idefics instructblip instructblipvideo kosmos-2".split())
 """Families whose forward asks for a picture: there is no text of theirs without one."""
+COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+"""What a config counts of every model that has it, in whole numbers from 1 up."""
 PACKAGES = {"timm_wrapper": "timm", "timm_backbone": "timm", "gemma3n_vision": "timm"}
 """model_type of a part -> the package without which transformers cannot make that part."""
 
@@ -48,6 +50,11 @@ def judge_config(config: Mapping[str, Any], architecture: str, quantization: str
 
 def _find_reasons(config: Mapping[str, Any], architecture: str, quantization: str) -> Iterator[Verdict]:
     known, name, family = list_writers(), architecture or "?", str(config.get("model_type", ""))
+    inner = config.get("text_config")
+    for part in (config, inner if isinstance(inner, Mapping) else {}):
+        for key in COUNTS:
+            if (value := part.get(key)) is not None and _is_no_count(value):
+                yield _refuse("count", key=key, value=str(value)[:40])
     if quantization not in STORED:
         yield _refuse("quantization", quantization=quantization)
     if config.get("auto_map") and known is not None and architecture not in known:
@@ -68,6 +75,13 @@ def _find_reasons(config: Mapping[str, Any], architecture: str, quantization: st
     if package := next((PACKAGES[kind] for kind in kinds if kind in PACKAGES), ""):
         if importlib.util.find_spec(package) is None:
             yield _refuse("package", architecture=name, package=package)
+
+
+def _is_no_count(value: object) -> bool:
+    """Return whether a config's value is no count from 1 up; a list counts layer by layer."""
+    return isinstance(value, (str, bool)) or (
+        isinstance(value, (int, float)) and (value < 1 or value % 1 != 0)
+    )
 
 
 def _list_parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

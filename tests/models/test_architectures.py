@@ -90,3 +90,12 @@ def test_the_class_that_loads_a_folder_or_its_adapter(tmp_path):
     )
     assert name_auto_class(read_architecture(tmp_path)) == "AutoModelForCausalLM"
     assert read_architecture(tmp_path / "nowhere") == ""
+
+
+@pytest.mark.parametrize("value", ["x", 0, -1, True, 2.5, float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads"])
+def test_a_count_that_counts_nothing_is_refused_before_loading(key, value):
+    assert reason("llama", "LlamaForCausalLM", **{key: value}) == "count"
+    assert reason("gemma3", "Gemma3ForConditionalGeneration", text_config={key: value}) == "count"
+    assert reason("llama", "LlamaForCausalLM", **{key: 64}) == ""
+    assert reason("llama", "LlamaForCausalLM", **{key: [4, 8]}) == ""
