@@ -27,7 +27,7 @@ def test_each_of_todays_kinds_goes_the_way_that_the_table_says(rank):
     row = read_table()[family.name]
     if family.name in UNBUILT:
         assert row["fast"] == "no"
-        pytest.skip("timm is not installed")
+        return
     found = try_decoder(family)
     assert ("yes" if found.fast else "no") == row["fast"], found.reason
     assert ", ".join(found.mixers) == row["own modules"]
