@@ -295,9 +295,8 @@ class Decoder:
             if counted is not None:
                 dhidden.mul_(counted[:, None])
             if self.spec.head_rows is not None:
-                again = self._normalise(picked)[
-                    0
-                ]  # the loss head has written its gradient over the first one
+                # The loss head has written its gradient over the first ones.
+                again, _ = self._normalise(picked)
                 head, rows = (self.spec.logit_scale, self.spec.softcap), self.spec.head_rows
                 place = self.store.gradient(rows.parameter)
                 rows.add_counted(again, targets, losses, scale, counted, head, place)
