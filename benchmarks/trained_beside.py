@@ -233,20 +233,11 @@ def build_hf(folder: Path, options: argparse.Namespace, way: str) -> tuple[Any, 
 def load_hf(folder: Path, options: argparse.Namespace) -> Any:
     """Return the base as transformers loads it."""
     import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from benchmarks.real_loop import load_base
 
     wide = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
-    more: dict[str, Any] = {}
-    if options.bits == 4:
-        more["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=wide,
-        )
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=wide, attn_implementation="sdpa", device_map={"": options.device}, **more
-    )
+    return load_base(folder, "qlora" if options.bits == 4 else "lora", torch.device(options.device), wide)
 
 
 def reload(model: Any, folder: Path, options: argparse.Namespace) -> float:
