@@ -72,7 +72,7 @@ def main() -> int:
             row = json.loads(lines[-1].removeprefix("RESULT "))
             print(json.dumps(row))
             if options.out:
-                append_row(options.out, COLUMNS, row | {"command": " ".join(sys.argv)})
+                append_row(options.out, row | {"command": " ".join(sys.argv)}, COLUMNS)
     return code
 
 
