@@ -16,6 +16,7 @@ from benchmarks.kernel_cases import (
     gates,
     heads,
     layer_norms,
+    lengths,
     norms,
     plain_norms,
     quantisations,
@@ -45,6 +46,7 @@ CASES: Cases = {
     ),
     "dropout": (partial(dropouts, 16384, 4096),),
     "nf4": (partial(dequantisations, 4096, 4096), partial(dequantisations, 28672, 4096)),
+    "magnitudes": (partial(lengths, 4096, 4096, 14336), partial(lengths, 4096, 28672, 4096)),
     "adamw": (partial(updates, 41_943_040),),
     "linear_cross_entropy": (partial(heads, 4096, 4096, 128256), partial(heads, 1024, 1024, 151936)),
     "lora": (
@@ -84,6 +86,7 @@ TRY: Cases = {
     "rope": (partial(ropes, 8, 4, 2, 16), partial(ropes, 8, 4, 2, 16, norms=True)),
     "dropout": (partial(dropouts, 8, 64),),
     "nf4": (partial(dequantisations, 64, 64),),
+    "magnitudes": (partial(lengths, 8, 64, 32),),
     "adamw": (partial(updates, 1024),),
     "linear_cross_entropy": (partial(heads, 8, 64, 128),),
     "lora": (partial(adapters, 8, 64, (64, 32)),),

@@ -16,6 +16,7 @@ from studio_kernels.grouped_matmul import GROUPED_MATMUL
 from studio_kernels.layer_norm import LAYER_NORM
 from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
 from studio_kernels.lora import LORA
+from studio_kernels.magnitudes import MAGNITUDES
 from studio_kernels.nf4 import NF4
 from studio_kernels.nf4_few_rows import NF4_FEW_ROWS
 from studio_kernels.op import Implementation, Op, Support
@@ -33,6 +34,7 @@ OPS: tuple[Op, ...] = (
     ROPE,
     DROPOUT,
     NF4,
+    MAGNITUDES,
     ADAMW,
     LINEAR_CROSS_ENTROPY,
     LORA,
