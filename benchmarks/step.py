@@ -21,7 +21,7 @@ from benchmarks.peers import ALPHA, LEARNING_RATE, RANK, WEIGHT_DECAY, Step, dra
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import load_catalogue
 from studio.core.memory_policy import Calibration, MemoryPolicy
-from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
+from studio.core.recipe import OptimSpec, Recipe
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
@@ -32,8 +32,10 @@ from studio.models.adapt import adapt, cast_by_autocast, unwrap
 from studio.models.catalog import inspect_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
+from studio.models.resolve import open_packed
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.decoder_shape import read_decoder
+from studio.planning.memory_estimate import count_allocated, predict
 from studio.planning.memory_planner import choose_policy
 from studio.planning.run_plan import USABLE_VRAM
 
@@ -58,6 +60,7 @@ def build_step(
     turing: bool = False,
     fp8: bool = False,
     dora: bool = False,
+    targets: str = "",
     stock: bool = False,
     device: torch.device | str = "cuda:0",
 ) -> Step:
@@ -71,22 +74,23 @@ def build_step(
         turing: with what a card of compute capability 7.5 can do.
         fp8: multiply by frozen weights in 8-bit numbers; not exact.
         dora: train the lengths of weights beside their directions.
+        targets: names of the linears with adapters; "": all.
         stock: train by the model's own forward, as where the studio's decoder does not match.
 
     Raises:
         RuntimeError: `fp8` where it is not to be had.
     """
     device = torch.device(device)
-    facts = inspect_model(str(folder))
+    facts = open_packed(inspect_model(str(folder)))
     plan, recipe = draft_run(
         facts, bits=bits, batch=batch, tokens=tokens, device=str(device), dtype=dtype, optimizer=optimizer,
-        triton=importable().ok, fp8=fp8, dora=dora,
+        triton=importable().ok, fp8=fp8, dora=dora, targets=targets,
     )  # fmt: skip
     if not stock and policy is None:
         policy = plan_policy(plan, recipe, facts, budget_bytes, device)
     loaded = load_model(facts, device=str(device), dtype=dtype, quantization=plan.quantization.value)
     loaded.model.config.use_cache = False
-    model = adapt(loaded.model, AdapterSpec(rank=RANK, alpha=ALPHA, dora=dora))
+    model = adapt(loaded.model, dataclasses.replace(recipe.adapter, rank=RANK, alpha=ALPHA))
     draw_adapters(model)
     kernels = {op: choice.value for op, choice in plan.kernels.items() if not (turing and NEEDS_DOTS.get(op))}
     fast = make_fast(
@@ -98,14 +102,17 @@ def build_step(
         capability=TURING if turing else None,
         fp8=fp8,
     )
-    told = [load_catalogue("en").say(line) for line in fast.describe()]
+    lines = fast.describe() if fast.refused is None else [*fast.describe(), fast.refused]
+    told = [load_catalogue("en").say(line) for line in lines]
     print(*told, sep="\n", file=sys.stderr)
     if fp8 and not fast.fp8:
         raise RuntimeError(f"no products in 8 bits: {told[-1]}")
     if fast.decoder is None and keeps_less(policy, budget_bytes):
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
     step = make_step(model, fast, loaded.tokenizer.pad_token_id, dtype, device)
-    return put_in_loop(model, fast, step, dtype, optimizer)
+    loop = put_in_loop(model, fast, step, dtype, optimizer)
+    predicted = predict(plan, facts, recipe, loop.policy)
+    return dataclasses.replace(loop, predicted_bytes=count_allocated(predicted))
 
 
 def plan_policy(
