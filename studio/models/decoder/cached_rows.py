@@ -1,0 +1,195 @@
+"""Rows that look back at kept keys and values: where these lie, and attention over them.
+
+Keys and values of a layer lie in pages of PAGE_TOKENS tokens, (pages, PAGE_TOKENS, key heads, d). A sequence owns a list
+of pages, the block table; neighbours in it that are neighbours in memory are one run, read as it lies, without a copy.
+T rows of all sequences one after another; attention as studio_kernels.attention has it, the last row of a sequence of
+L tokens being at place L - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from studio_kernels.attention import Attention, Documents
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.spec import LayerSpec
+
+PAGE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PageArena:
+    """Room for the keys and values of all layers."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    """k_pages, v_pages (pages, PAGE_TOKENS, key heads, d) of each layer."""
+
+    @classmethod
+    def of(
+        cls, specs: Sequence[LayerSpec], pages: int, dtype: torch.dtype, device: torch.device
+    ) -> PageArena:
+        """Return room for `pages` pages. Raises torch.OutOfMemoryError."""
+
+        def make(spec: LayerSpec) -> Tensor:
+            return torch.empty(
+                pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device
+            )
+
+        return cls(tuple((make(spec), make(spec)) for spec in specs))
+
+
+def page_bytes(specs: Sequence[LayerSpec], dtype: torch.dtype) -> int:
+    """Return what one page takes, of all layers."""
+    return sum(2 * PAGE_TOKENS * spec.key_heads * spec.head_dim for spec in specs) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's part of the rows."""
+
+    rows: slice
+    length: int
+    """Tokens of the sequence, the new ones included."""
+    runs: tuple[tuple[int, int], ...]
+    """Where its tokens lie, as first and last + 1 places in the arena, in their order."""
+
+    @property
+    def count(self) -> int:
+        """New tokens."""
+        return self.rows.stop - self.rows.start
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """New rows of some sequences, and what they look at."""
+
+    arena: PageArena
+    layout: BatchLayout
+    places: Tensor
+    """(T,) int64 where each row's key and value go, as page * PAGE_TOKENS + place in the page."""
+    spans: tuple[Span, ...]
+    fresh: bool
+    """Whether nothing is kept of any sequence: then the training's attention computes."""
+
+    def attend(
+        self, number: int, q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, attention: Attention
+    ) -> Tensor:
+        """Keep k and v (T, key heads, d) of layer `number`; returns the attention's result (T, query heads d)."""
+        keys, values = (pages.flatten(0, 1) for pages in self.arena.layers[number])
+        keys.index_copy_(0, self.places, k)
+        values.index_copy_(0, self.places, v)
+        if self.fresh:
+            return attention.forward(q, k, v, self.layout.documents, spec.sinks)[0].reshape(q.shape[0], -1)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        for span in self.spans:
+            first = max(0, span.length - span.count + 1 - spec.window) if spec.window else 0
+            seen, held = (read_runs(pages, span.runs, first) for pages in (keys, values))
+            attend_kept(q[span.rows], seen, held, spec, out[span.rows])
+        return out.flatten(1)
+
+
+def read_runs(pages: Tensor, runs: Sequence[tuple[int, int]], first: int) -> Tensor:
+    """Return the tokens from `first` on of a sequence that lies in `runs` of `pages` (places, key heads, d)."""
+    if len(runs) == 1:
+        start, stop = runs[0]
+        return pages[start + first : stop]
+    parts = []
+    for start, stop in runs:
+        if first < stop - start:
+            parts.append(pages[start + first : stop])
+        first = max(0, first - (stop - start))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def attend_kept(q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, out: Tensor) -> None:
+    """Write attention of the last rows q (n, query heads, d) over k, v (L, key heads, d) of one sequence to `out`."""
+    count, length, shared = q.shape[0], k.shape[0], spec.query_heads // spec.key_heads
+    # Query heads that share a key head are rows of one product: (key heads, n shared, d).
+    queries = q.view(count, spec.key_heads, shared, -1).permute(1, 0, 2, 3).reshape(spec.key_heads, count * shared, -1)
+    keys, values = k.transpose(0, 1), v.transpose(0, 1)
+    mask = None
+    if count > 1:
+        rows = torch.arange(length - count, length, device=q.device)[:, None]
+        columns = torch.arange(length, device=q.device)[None]
+        mask = columns <= rows
+        if spec.window:
+            mask &= columns > rows - spec.window
+        mask = mask.repeat_interleave(shared, 0)
+    if spec.softcap or spec.sinks is not None:
+        found = _compose(queries, keys, values, mask, spec, count)
+    elif count == 1 and q.device.type == "cpu":
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            queries[None], keys[None], values[None], 0.0, False, scale=spec.scale
+        )[0][0]
+    else:
+        found = scaled_dot_product_attention(
+            queries[None], keys[None], values[None], attn_mask=mask, scale=spec.scale
+        )[0]
+    out.view(count, spec.key_heads, shared, -1).copy_(
+        found.view(spec.key_heads, count, shared, -1).permute(1, 0, 2, 3)
+    )
+
+
+def _compose(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, spec: LayerSpec, count: int
+) -> Tensor:
+    """Return attention by products, softmax in fp32: with bounded scores, and with what the heads' sinks take."""
+    scores = (queries @ keys.mT).float().mul_(spec.scale)
+    if spec.softcap:
+        scores = torch.tanh_(scores.div_(spec.softcap)).mul_(spec.softcap)
+    if mask is not None:
+        scores.masked_fill_(~mask, -torch.inf)
+    if spec.sinks is not None:
+        sinks = spec.sinks.detach().float().view(spec.key_heads, 1, -1).expand(-1, count, -1)
+        scores = torch.cat((scores, sinks.reshape(spec.key_heads, -1, 1)), -1)
+        return torch.softmax(scores, -1)[..., :-1].to(values.dtype) @ values
+    return torch.softmax(scores, -1).to(values.dtype) @ values
+
+
+def lay_rows(
+    arena: PageArena,
+    sequences: Sequence[tuple[int, int, Sequence[int]]],
+    tables: dict[str, tuple[Tensor, Tensor]],
+    still: object,
+    device: torch.device,
+) -> CachedRows:
+    """Return the rows of `sequences`, each as its kept tokens, its new ones, and its pages.
+
+    `tables`: see BatchLayout; `still`: Drops that drop nothing.
+    """
+    spans, places, positions, row = [], [], [], 0
+    for kept, count, pages in sequences:
+        length = kept + count
+        spans.append(Span(slice(row, row + count), length, find_runs(pages, length)))
+        if count == 1:
+            positions.append(kept)
+            places.append(pages[kept // PAGE_TOKENS] * PAGE_TOKENS + kept % PAGE_TOKENS)
+        else:
+            positions.extend(range(kept, length))
+            places.extend(
+                pages[at // PAGE_TOKENS] * PAGE_TOKENS + at % PAGE_TOKENS for at in range(kept, length)
+            )
+        row += count
+    fresh = all(not kept for kept, _, _ in sequences)
+    documents = Documents.of([count for _, count, _ in sequences], device)
+    numbers = torch.tensor(positions, dtype=torch.int32).to(device, non_blocking=True)
+    layout = BatchLayout(numbers, documents, tables, still)
+    return CachedRows(arena, layout, torch.tensor(places).to(device, non_blocking=True), tuple(spans), fresh)
+
+
+def find_runs(pages: Sequence[int], length: int) -> tuple[tuple[int, int], ...]:
+    """Return where `length` tokens in `pages` lie, as first and last + 1 places; neighbours are one run."""
+    runs: list[tuple[int, int]] = []
+    for number in range(-(-length // PAGE_TOKENS)):
+        start = pages[number] * PAGE_TOKENS
+        stop = start + min(PAGE_TOKENS, length - number * PAGE_TOKENS)
+        if runs and runs[-1][1] == start:
+            runs[-1] = runs[-1][0], stop
+        else:
+            runs.append((start, stop))
+    return tuple(runs)
