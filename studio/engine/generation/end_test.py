@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from studio.engine.stop_tokens import LOOKED_BACK_TOKENS, Ends
+from studio.engine.stop_tokens import Ends
+
+LOOKED_BACK_TOKENS = 8
+"""So many tokens more than the words have may hold them: pieces that carry what stood before."""
 
 
 class EndTest:
@@ -16,7 +19,9 @@ class EndTest:
         self._words, self._tokenizer = ends.words, tokenizer
         self._width = 0
         if ends.words:
-            self._width = len(tokenizer(ends.words, add_special_tokens=False)["input_ids"]) + LOOKED_BACK_TOKENS
+            self._width = (
+                len(tokenizer(ends.words, add_special_tokens=False)["input_ids"]) + LOOKED_BACK_TOKENS
+            )
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         """Return whether an answer of these tokens, at least one, is at its end."""

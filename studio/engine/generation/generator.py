@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from studio.engine.generation.page_pool import PagePool
-from studio.engine.generation.request import Completion, Request
+from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.generation.sampler import draw
 from studio.models.decoder.cached_rows import PAGE_TOKENS, PageArena
 from studio.models.decoder.live_decoder import LiveDecoder
@@ -76,14 +76,9 @@ class Generator:
         `adapted`: whether adapters count; the caller sets peft's own switches to the same. `on_step`: told after every
         step which answers have grown by a token. Raises torch.OutOfMemoryError, also where not one sequence has room.
         """
-        if self._adapted is not adapted:
-            self.decoder.note_change(adapted=adapted)
-            self._adapted = adapted
-        root = "tuned" if adapted else "base"
+        root = self._switch(adapted)
         found = [Completion(request) for request in requests]
-        waiting = deque(
-            _Sequence(one, [], list(one.request.prompt), 0) for one in found
-        )
+        waiting = deque(_Sequence(one, [], list(one.request.prompt), 0) for one in found)
         self._make_room([one.last_tokens for one in waiting], slots)
         active: list[_Sequence] = []
 
@@ -96,7 +91,11 @@ class Generator:
 
         try:
             while (waiting or active) and not should_stop():
-                while waiting and len(active) < slots and (entered := self._admit(root, waiting, slots - len(active))):
+                while (
+                    waiting
+                    and len(active) < slots
+                    and (entered := self._admit(root, waiting, slots - len(active)))
+                ):
                     active += entered
                     grow(entered, lambda some: self._prefill(root, some))
                 if active and not should_stop():
@@ -107,6 +106,30 @@ class Generator:
         for one in found:
             one.reason = one.reason or "stopped"
         return found
+
+    @torch.inference_mode()
+    def score_last(self, tokens: Sequence[int], *, adapted: bool) -> torch.Tensor:
+        """Return the logits (2, V) fp32 behind the last two of `tokens`: one read with the prompt, one grown by it."""
+        self._switch(adapted)
+        self._make_room([len(tokens)], 1)
+        pages = self._pool.take(_count_pages(len(tokens)))
+        if pages is None:
+            raise torch.OutOfMemoryError("There is no room for keys and values.")
+        sampling = Sampling(max_new_tokens=1)
+        one = _Sequence(Completion(Request(tuple(tokens[:-1]), sampling)), pages, list(tokens), 0)
+        try:
+            x = self._compute([one], list(tokens[:-1]), [len(tokens) - 1])[-1:]
+            one.kept = len(tokens) - 1
+            return self.decoder.logits(torch.cat((x, self._compute([one], [tokens[-1]], [1]))))
+        finally:
+            self._pool.release(pages)
+
+    def _switch(self, adapted: bool) -> str:
+        """Let adapters count or not, and return under which name prefixes are kept."""
+        if self._adapted is not adapted:
+            self.decoder.note_change(adapted=adapted)
+            self._adapted = adapted
+        return "tuned" if adapted else "base"
 
     def _make_room(self, lengths: Sequence[int], slots: int) -> None:
         """Have an arena with room for the longest of these sequences, and for as many of them as there are slots."""

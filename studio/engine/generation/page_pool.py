@@ -119,7 +119,11 @@ class PagePool:
         """Return free pages, of which there are enough: behind `after`, else the first run, else the first ones."""
         if not count:
             return []
-        if after is not None and after + count < self.count and all(self._free[after + 1 : after + 1 + count]):
+        if (
+            after is not None
+            and after + count < self.count
+            and all(self._free[after + 1 : after + 1 + count])
+        ):
             return list(range(after + 1, after + 1 + count))
         length = 0
         for page in range(self.count):

@@ -1,8 +1,8 @@
-"""Draws the next token of each sequence from its logits: the twin, in PyTorch, of the sampling kernel.
+"""Draws the next token of each sequence from its logits: the sampling kernel's numbers, in PyTorch.
 
-    token = argmax_v (z_v / T + g_v)        g_v = -log(-log u_v)        lp = z_token / T - log sum_v exp(z_v / T)
+    token = argmax_v (z_v - log(-log(1 - u_v)))        z = logits / T        lp = z_token - log sum_v exp(z_v)
 
-u_v comes from Philox-4x32-10 (Salmon et al., 2011) keyed by the sequence's seed, counted by token and position alone:
+u_v comes from Philox-4x32-10 (Salmon et al., 2011) keyed by the sequence's seed, counted by position and token alone:
 so a sequence draws the same in any batch, in any slot, and again. At temperature 0 the largest logit, the first of
 equals. Penalty, temperature, top-k, top-p and min-p in the order and by the rules of transformers.
 """
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from studio_kernels.dropout import WORD, philox
 from torch import Tensor
 
 from studio.engine.generation.request import Sampling
 
-WORD = 0xFFFFFFFF
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-WEYL = 0x9E3779B9, 0xBB67AE85
-ROUNDS = 10
+LANES, WORDS = 512, 4
+NOISE_STREAM = 0x53414D50
+"""Keeps these numbers apart from those of dropout, whose streams are layers."""
 NOISE_SPAN = 26.0
-"""g lies between -3.2 and 22.9 for numbers of 32 bits: who is further below the largest can never be chosen."""
+"""The noise lies between -22.9 and 3.2 for numbers of 32 bits: who is further below the largest is never chosen."""
 
 
 def draw(
@@ -74,24 +74,17 @@ def cut(scores: Tensor, sampling: Sampling) -> None:
 
 
 def add_noise(scores: Tensor, seed: int, position: int) -> Tensor:
-    """Return scores (V,) fp64 + g, -inf for those that no g can bring to the front."""
+    """Return scores (V,) in fp64 with their noise, -inf for those that no noise can bring to the front."""
     near = (scores >= scores.max() - NOISE_SPAN).nonzero()[:, 0]
     found = torch.full(scores.shape, -torch.inf, dtype=torch.float64, device=scores.device)
-    uniform = (philox(near, position, seed).double() + 0.5) * 2.0**-32
-    found[near] = scores[near].double() - (-uniform.log()).log()
+    found[near] = scores[near].double() - (-torch.log1p(-draw_uniform(near, seed, position))).log()
     return found
 
 
-def philox(tokens: Tensor, position: int | Tensor, seed: int) -> Tensor:
-    """Return 32 random bits (N,) int64 for each of `tokens` (N,) int64; position: () or (N,)."""
-    x0 = tokens & WORD
-    x1 = torch.zeros_like(tokens) + position & WORD
-    x2, x3 = torch.zeros_like(tokens), torch.zeros_like(tokens)
-    k0, k1 = seed & WORD, seed >> 32 & WORD
-    for _ in range(ROUNDS):
-        first, second = x0 * MULTIPLIERS[0], x2 * MULTIPLIERS[1]  # modulo 2^64: the upper half is right
-        x0, x1, x2, x3 = (
-            (second >> 32 & WORD) ^ x1 ^ k0, second & WORD, (first >> 32 & WORD) ^ x3 ^ k1, first & WORD,
-        )  # fmt: skip
-        k0, k1 = k0 + WEYL[0] & WORD, k1 + WEYL[1] & WORD
-    return x0
+def draw_uniform(tokens: Tensor, seed: int, position: int | Tensor) -> Tensor:
+    """Return u in (0, 1) fp64 of each of `tokens` (N,) int64; position: () or (N,)."""
+    lane = tokens // (LANES * WORDS) * LANES + tokens % LANES
+    place = torch.zeros_like(tokens) + position
+    words = torch.stack(philox((lane, place & WORD, place >> 32 & WORD, NOISE_STREAM), seed))
+    mine = words.gather(0, (tokens // LANES % WORDS)[None])[0]
+    return (mine.double() + 0.5) * 2.0**-32

@@ -1,7 +1,7 @@
 """Rows that look back at kept keys and values: where these lie, and attention over them.
 
-Keys and values of a layer lie in pages of PAGE_TOKENS tokens, (pages, PAGE_TOKENS, key heads, d). A sequence owns a list
-of pages, the block table; neighbours in it that are neighbours in memory are one run, read as it lies, without a copy.
+Keys and values of a layer lie in pages of PAGE_TOKENS tokens, (pages, PAGE_TOKENS, key heads, d). A sequence owns a
+list of pages, the block table; neighbours in it that are neighbours in memory are one run, read as it lies.
 T rows of all sequences one after another; attention as studio_kernels.attention has it, the last row of a sequence of
 L tokens being at place L - 1.
 """
@@ -36,9 +36,7 @@ class PageArena:
         """Return room for `pages` pages. Raises torch.OutOfMemoryError."""
 
         def make(spec: LayerSpec) -> Tensor:
-            return torch.empty(
-                pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device
-            )
+            return torch.empty(pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device)
 
         return cls(tuple((make(spec), make(spec)) for spec in specs))
 
@@ -110,7 +108,11 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, out: Tensor) -
     """Write attention of the last rows q (n, query heads, d) over k, v (L, key heads, d) of one sequence to `out`."""
     count, length, shared = q.shape[0], k.shape[0], spec.query_heads // spec.key_heads
     # Query heads that share a key head are rows of one product: (key heads, n shared, d).
-    queries = q.view(count, spec.key_heads, shared, -1).permute(1, 0, 2, 3).reshape(spec.key_heads, count * shared, -1)
+    queries = (
+        q.view(count, spec.key_heads, shared, -1)
+        .permute(1, 0, 2, 3)
+        .reshape(spec.key_heads, count * shared, -1)
+    )
     keys, values = k.transpose(0, 1), v.transpose(0, 1)
     mask = None
     if count > 1:
@@ -120,12 +122,8 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, out: Tensor) -
         if spec.window:
             mask &= columns > rows - spec.window
         mask = mask.repeat_interleave(shared, 0)
-    if spec.softcap or spec.sinks is not None:
+    if count == 1 or spec.softcap or spec.sinks is not None:
         found = _compose(queries, keys, values, mask, spec, count)
-    elif count == 1 and q.device.type == "cpu":
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries[None], keys[None], values[None], 0.0, False, scale=spec.scale
-        )[0][0]
     else:
         found = scaled_dot_product_attention(
             queries[None], keys[None], values[None], attn_mask=mask, scale=spec.scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from studio_kernels.attention import Attention
@@ -16,7 +17,7 @@ from studio.models.decoder.decoder import choose_layer_attention
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.layer import Layer
-from studio.models.decoder.live_linears import LiveGroup
+from studio.models.decoder.live_linears import LiveGroup, multiply_rows
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, read_decoder
 
@@ -40,7 +41,12 @@ class LiveDecoder:
     """Computes rows of token ids over kept keys and values; nothing of the model is moved or changed."""
 
     def __init__(
-        self, spec: DecoderSpec, layers: Sequence[Layer], model: nn.Module, kernels: Kernels, dtype: torch.dtype
+        self,
+        spec: DecoderSpec,
+        layers: Sequence[Layer],
+        model: nn.Module,
+        kernels: Kernels,
+        dtype: torch.dtype,
     ) -> None:
         self.spec = spec
         self.layers = tuple(layers)
@@ -52,6 +58,8 @@ class LiveDecoder:
         self._head = model.get_output_embeddings()
         self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
         self._store = self.layers[0].store
+        self.longest = _rotary_limit(model.config.get_text_config()) if self._rotary.length_dependent else 0
+        """Tokens beyond which angles would change with a sequence's length, 0 where they never do."""
 
     @property
     def page_bytes(self) -> int:
@@ -76,7 +84,7 @@ class LiveDecoder:
         self, arena: PageArena, sequences: Sequence[tuple[int, int, Sequence[int]]], longest: int
     ) -> CachedRows:
         """See cached_rows.lay_rows(); `longest`: tokens of which none of these sequences will ever have more."""
-        tables = self._rotary.up_to(longest, self.device)
+        tables = self._rotary.up_to(self.longest or longest, self.device)
         return lay_rows(arena, sequences, tables, Drops(None), self.device)
 
     @torch.no_grad()
@@ -92,10 +100,23 @@ class LiveDecoder:
         """Return the logits (N, V) fp32 of some of forward()'s rows."""
         norm = self.spec.norm
         normal = self.kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))[0]
-        logits = self._head(normal).float()
+        head = self._head
+        if type(head) is nn.Linear and head.weight.dtype == normal.dtype and head.bias is None:
+            out = normal.new_empty(normal.shape[0], head.weight.shape[0])
+            logits = multiply_rows(normal, head.weight.detach(), out).float()
+        else:  # a wrapper, whose own code knows its switches
+            logits = head(normal).float()
         if self.spec.logit_scale != 1.0:
             logits *= self.spec.logit_scale
         return self.spec.softcap * torch.tanh(logits / self.spec.softcap) if self.spec.softcap else logits
+
+
+def _rotary_limit(config: Any) -> int:
+    """Return up to how many tokens a rotary embedding that hangs on the length stays the same."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [one for one in rope.values() if isinstance(one, dict)] or [rope]
+    limits = [one.get("original_max_position_embeddings") or config.max_position_embeddings for one in kinds]
+    return int(min(limits))
 
 
 def read_live(model: nn.Module, kernels: Kernels, dtype: torch.dtype) -> LiveDecoder | Text:
