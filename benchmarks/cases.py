@@ -20,6 +20,11 @@ MAKE_S = {
     "mistral-7b": 32,
     "phi3-medium": 60,
     "phi3-medium-split": 60,
+    "qwen3-30b-a3b-slice": 40,
+    "gpt-oss-20b-slice": 20,
+    "qwen3.5-9b-slice": 20,
+    "gemma4-26b-slice": 30,
+    "glm-4.7-flash-slice": 20,
     "llama-3b-slice": 8,
     "smollm-slice": 3,
 }
@@ -58,6 +63,8 @@ class Case:
     turing: bool = False
     """As on a card of compute capability 7.5: no flash or cuDNN attention, no dots in Triton."""
     fp8: bool = False
+    targets: str = ""
+    """Names of the linears with adapters, or all-linear; "": the seven of Llama, for the studio all there are."""
     dora: bool = False
     """Whether the length of each output's weights is trained, too."""
     stock: bool = False
@@ -95,6 +102,7 @@ class Case:
             self.turing,
             bool(self.longest),
             self.dora,
+            self.targets,
         )
 
 
@@ -118,6 +126,15 @@ CONTEXT = {
 SMALL = {"shape": "qwen3-0.6b", "batch": 2, "tokens": 512, "steps": 20, "peak_gib": 8.0}
 TURING = {**QLORA, "dtype": "fp16", "turing": True}
 TINY = {"shape": "tiny", "tokens": 64, "peak_gib": 2.0}
+MOE = {"shape": "qwen3-30b-a3b-slice"}
+ATTENTION = "q_proj,k_proj,v_proj,o_proj"
+POPULAR = {
+    "gpt-oss-20b-slice": ATTENTION,
+    "qwen3.5-9b-slice": "all-linear",
+    "gemma4-26b-slice": ATTENTION,
+    "glm-4.7-flash-slice": "q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj",
+}
+"""Shapes whose experts peft cannot reach, with what it can."""
 OTHER_SHAPES = ("qwen3-8b", "gemma3-4b", "mistral-7b", "phi3-medium")
 
 
@@ -206,6 +223,24 @@ CASES: tuple[Case, ...] = (
     ours("dora.qlora.ours", 15, peak_gib=45.0, **QLORA, **DORA),
     peer("dora.lora.hf", 15, stack="hf", checkpointing="full", step_s=1.4, peak_gib=40.0, **LORA, **DORA),
     ours("dora.lora.ours", 15, peak_gib=50.0, **LORA, **DORA),
+    # 16: experts; adapters on all there is (Unsloth: the same), and on attention alone, as peft can.
+    peer("moe.unsloth", 16, stack="unsloth", bits=16, checkpointing="none", step_s=0.15, peak_gib=24.0, **MOE),
+    ours("moe.ours", 16, bits=16, targets="all-linear", step_s=0.1, peak_gib=22.0, **MOE),
+    peer("moe.nf4.unsloth", 16, stack="unsloth", bits=4, checkpointing="full", step_s=0.15, peak_gib=22.0, **MOE),
+    ours("moe.nf4.ours", 16, bits=4, targets="all-linear", step_s=0.1, peak_gib=12.0, **MOE),
+    peer("moe.attention.hf", 16, stack="hf", bits=16, checkpointing="none", step_s=0.25, targets=ATTENTION,
+         peak_gib=24.0, **MOE),
+    ours("moe.attention.ours", 16, bits=16, targets=ATTENTION, step_s=0.1, peak_gib=22.0, **MOE),
+    # 17: slices of other families, the same adapters in both.
+    *(
+        case
+        for shape, targets in POPULAR.items()
+        for case in (
+            peer(f"{shape}.hf", 17, shape=shape, stack="hf", bits=16, checkpointing="none", step_s=0.6,
+                 targets=targets, peak_gib=45.0),
+            ours(f"{shape}.ours", 17, shape=shape, bits=16, targets=targets, step_s=0.3, peak_gib=30.0),
+        )
+    ),
     # 0: a try of the benchmark itself on any machine.
     peer("tiny.hf", 0, stack="hf", bits=16, checkpointing="none", step_s=0.1, **TINY),
     peer("tiny.liger", 0, stack="liger", bits=16, checkpointing="none", step_s=0.1, **TINY),

@@ -47,9 +47,10 @@ PATIENCE = 3.0
 USABLE = 0.92
 """Share of the card that processes side by side may need together."""
 COLUMNS = (
-    "case stack shape bits checkpointing batch tokens lengths dtype optimizer mode state agrees tokens_per_s step_s"
-    " min_s max_s steps peak_mib reserved_mib loaded_mib budget_mib loss0 loss_last gradient_norm first_step_s phases"
-    " losses clock_mhz error gpu driver torch triton transformers peft bitsandbytes peer_version date command"
+    "case stack shape bits checkpointing batch tokens lengths dtype optimizer mode state agrees"
+    " tokens_per_s step_s min_s max_s steps peak_mib reserved_mib loaded_mib budget_mib predicted_mib"
+    " loss0 loss_last gradient_norm first_step_s phases losses clock_mhz error gpu driver torch triton"
+    " transformers peft bitsandbytes peer_version date command"
 ).split()
 
 
@@ -168,6 +169,7 @@ def write_row(child: Child, side_by_side: int, session: Session) -> None:
         "tokens_per_s",
         "step_s",
         "peak_mib",
+        "predicted_mib",
         "loss0",
         "gradient_norm",
         "first_step_s",

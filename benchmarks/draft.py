@@ -23,8 +23,12 @@ def draft_run(
     triton: bool = True,
     fp8: bool = False,
     dora: bool = False,
+    targets: str = "",
 ) -> tuple[BackendPlan, Recipe]:
-    """Return both for LoRA (or DoRA) of rank 16 on all linears, micro-batches of `batch` rows of `tokens` tokens."""
+    """Return both for LoRA (or DoRA) of rank 16, micro-batches of `batch` rows of `tokens` tokens.
+
+    `targets`: names of the linears with adapters; "": all.
+    """
 
     def choose(value: Any) -> Choice:
         return Choice(value=value, reason=literal("benchmark"))
@@ -44,7 +48,7 @@ def draft_run(
     recipe = Recipe(
         model=ModelChoice(source=model.source, quantization=quantization),
         data=DatasetSpec(source="", max_length=tokens, validation_share=0.0),
-        adapter=AdapterSpec(dora=dora),
+        adapter=AdapterSpec(dora=dora, target_modules=targets or "all-linear"),
         optim=OptimSpec(batch_size=batch, optimizer=optimizer),
     )
     return plan, recipe

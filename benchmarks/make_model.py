@@ -114,6 +114,62 @@ SHAPES = {
         "model_type": "mistral",
         **PHI_3_MEDIUM,
     },  # the same, with q, k, v, gate and up apart
+    "qwen3-30b-a3b-slice": {  # 12 of the 48 layers of Qwen3-30B-A3B: 8.10e9 parameters, 16.2 GB
+        "model_type": "qwen3_moe",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": False,
+    },
+    "gpt-oss-20b-slice": {  # 6 of the 24 layers of gpt-oss-20b, experts in MXFP4: 6.10e9 parameters, 5.2 GB
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 6,
+        "num_local_experts": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "quantization_config": {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": ["self_attn", "mlp.router", "embed_tokens", "lm_head"],
+        },
+    },
+    "qwen3.5-9b-slice": {  # 8 of the 32 layers of Qwen3.5-9B's language model: 3.76e9 parameters, 7.5 GB
+        "model_type": "qwen3_5_text",
+        "vocab_size": 248320,
+        "num_hidden_layers": 8,
+        "layer_types": [*["linear_attention"] * 3, "full_attention"] * 2,
+        "tie_word_embeddings": False,
+    },
+    "gemma4-26b-slice": {  # 6 of the 30 layers of a model like Gemma-4-26B-A4B: 5.64e9 parameters, 11.3 GB
+        "model_type": "gemma4_text",
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "num_hidden_layers": 6,
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"],
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "sliding_window": 1024,
+        "hidden_size_per_layer_input": 0,
+        "final_logit_softcapping": 30.0,
+        "enable_moe_block": True,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "moe_intermediate_size": 704,
+    },
+    "glm-4.7-flash-slice": {  # 6 of the 47 layers of GLM-4.7-Flash: 3.90e9 parameters, 7.8 GB
+        "model_type": "glm4_moe_lite",
+        "num_hidden_layers": 6,
+        "mlp_layer_types": ["dense", *["sparse"] * 5],
+    },
     "llama-3b-slice": {  # six layers of Llama-3.2-3B on a small vocabulary: 0.70e9 parameters, 1.4 GB
         **LLAMA_3,
         "vocab_size": 32768,
@@ -152,6 +208,10 @@ SHAPES = {
 SPREAD = 0.02
 """Standard deviation of the weights, as Llama is initialised."""
 SHARD_BYTES = 2 * 2**30
+APART = ("qwen3_moe", "glm4_moe_lite")
+"""Families whose folders hold every expert apart."""
+MXFP4_BLOCK, MXFP4_SCALE = 32, 120
+"""Values of a block, and its exponent plus 127: of random bytes, SPREAD."""
 SPECIALS = ("<|end|>", "<|pad|>", "<|user|>", "<|assistant|>", "<|system|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -193,12 +253,54 @@ def build_config(shape: str) -> PreTrainedConfig:
 
 
 def list_tensors(config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and shape of every stored tensor; those of one dimension are norms."""
+    """Yield the name and shape of every tensor of the model that is stored."""
     with torch.device("meta"):
         tensors = AutoModelForCausalLM.from_config(config).state_dict()
     for name, tensor in tensors.items():
         if name != "lm_head.weight" or not config.tie_word_embeddings:
             yield name, tuple(tensor.shape)
+
+
+def read_vectors(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """Return the tensors of one dimension at most as the family begins them: norms, biases, decays."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    for module in model.modules():
+        small = {name: one for name, one in module.named_parameters(recurse=False) if one.dim() < 2}
+        for name, one in small.items():
+            setattr(module, name, torch.nn.Parameter(torch.empty(one.shape, dtype=one.dtype)))
+        for name, one in module.named_buffers(recurse=False):
+            if one.dim() < 2:
+                module.register_buffer(name, torch.ones(one.shape, dtype=one.dtype))
+        model._init_weights(module)
+    return {name: one for name, one in model.state_dict().items() if one.dim() < 2}
+
+
+def draw_stored(
+    config: PreTrainedConfig, name: str, shape: tuple[int, ...], generator: torch.Generator
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors under which the family's folders hold one of more than one dimension, with random values."""
+
+    def draw(*size: int) -> torch.Tensor:
+        drawn = torch.randn(size, dtype=torch.bfloat16, device=generator.device, generator=generator)
+        return drawn.mul_(SPREAD).cpu()
+
+    place, _, leaf = name.rpartition(".")
+    if config.model_type == "gpt_oss" and leaf in ("gate_up_proj", "down_proj"):
+        experts, inputs, outputs = shape
+        blocks = (experts, outputs, inputs // MXFP4_BLOCK, MXFP4_BLOCK // 2)
+        random_bytes = torch.randint(256, blocks, device=generator.device, generator=generator)
+        yield f"{name}_blocks", random_bytes.to(torch.uint8).cpu()
+        yield f"{name}_scales", torch.full(blocks[:3], MXFP4_SCALE, dtype=torch.uint8)
+    elif config.model_type in APART and leaf in ("gate_up_proj", "down_proj") and len(shape) == 3:
+        for number in range(shape[0]):
+            if leaf == "down_proj":
+                yield f"{place}.{number}.down_proj.weight", draw(*shape[1:])
+            else:
+                for half in ("gate_proj", "up_proj"):
+                    yield f"{place}.{number}.{half}.weight", draw(shape[1] // 2, shape[2])
+    else:
+        yield name, draw(*shape)
 
 
 def write_weights(config: PreTrainedConfig, folder: Path, generator: torch.Generator) -> None:
@@ -216,18 +318,14 @@ def write_weights(config: PreTrainedConfig, folder: Path, generator: torch.Gener
         shard_bytes = 0
         shard.clear()
 
-    # Gemma's norms multiply by one more than their weight.
-    norm = 0.0 if config.model_type.startswith("gemma") else 1.0
+    vectors = read_vectors(config)
     for name, shape in list_tensors(config):
-        if len(shape) == 1:
-            tensor = torch.full(shape, norm, dtype=torch.bfloat16)
-        else:
-            drawn = torch.randn(shape, dtype=torch.bfloat16, device=generator.device, generator=generator)
-            tensor = drawn.mul_(SPREAD).cpu()
-        shard[name] = tensor
-        shard_bytes += tensor.nbytes
-        if shard_bytes >= SHARD_BYTES:
-            flush()
+        known = [(name, vectors[name].to(torch.bfloat16))] if len(shape) < 2 else None
+        for stored, tensor in known or draw_stored(config, name, shape, generator):
+            shard[stored] = tensor
+            shard_bytes += tensor.nbytes
+            if shard_bytes >= SHARD_BYTES:
+                flush()
     if shard:
         flush()
     index = {"metadata": {"total_size": written_bytes}, "weight_map": places}

@@ -77,6 +77,7 @@ def build(case: Case, folder: Path, device: Any, budget_bytes: int) -> Any:
             turing=case.turing,
             fp8=case.fp8,
             dora=case.dora,
+            targets=case.targets,
             stock=case.stock,
             device=device,
         )
@@ -131,6 +132,7 @@ def measure(case: Case, step: Any, folder: Path, device: Any, started_s: float) 
         chosen = [next(batches) for _ in range(int(line))]
         say("ROUND", times_s=[take(batch) for batch in chosen], tokens=[batch.tokens for batch in chosen])
     memory = {"loaded_mib": loaded_mib, "peak_mib": 0, "reserved_mib": 0}
+    memory["predicted_mib"] = step.predicted_bytes // MIB
     if cuda:
         memory["peak_mib"] = torch.cuda.max_memory_allocated() // MIB
         memory["reserved_mib"] = torch.cuda.max_memory_reserved() // MIB

@@ -44,6 +44,8 @@ class Step:
     """Lets go of what the step holds."""
     policy: Any = None
     """The studio's: the MemoryPolicy that its decoder follows; None where the model's own forward trains."""
+    predicted_bytes: int = 0
+    """The studio's: what its planner says that torch's allocator will hand out at most."""
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Take the whole step and return its loss."""
@@ -95,7 +97,7 @@ def load_hf(case: Case, folder: Path, device: torch.device) -> Any:
         lora_alpha=ALPHA,
         lora_dropout=0.0,
         bias="none",
-        target_modules=targets(folder),
+        target_modules=targets(case, folder),
         task_type="CAUSAL_LM",
         use_dora=case.dora,
     )
@@ -134,7 +136,7 @@ def load_unsloth(case: Case, folder: Path) -> tuple[Any, Any]:
         lora_alpha=ALPHA,
         lora_dropout=0,
         bias="none",
-        target_modules=targets(folder),
+        target_modules=targets(case, folder),
         use_gradient_checkpointing="unsloth" if case.checkpointing == "full" else False,
         random_state=0,
         max_seq_length=case.tokens,
@@ -148,8 +150,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
-def targets(folder: Path) -> list[str]:
-    """Return the names of the linear layers of the model in `folder`."""
+def targets(case: Case, folder: Path) -> list[str] | str:
+    """Return the names of the linear layers with adapters of the model in `folder`."""
+    if case.targets:
+        return case.targets.split(",") if "," in case.targets else case.targets
     return FUSED_TARGETS if read_config(folder)["model_type"] == "phi3" else TARGETS
 
 

@@ -21,7 +21,7 @@ from benchmarks.peers import ALPHA, LEARNING_RATE, RANK, WEIGHT_DECAY, Step, dra
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import load_catalogue
 from studio.core.memory_policy import Calibration, MemoryPolicy
-from studio.core.recipe import AdapterSpec, OptimSpec, Recipe
+from studio.core.recipe import OptimSpec, Recipe
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
@@ -34,6 +34,7 @@ from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.decoder_shape import read_decoder
+from studio.planning.memory_estimate import count_allocated, predict
 from studio.planning.memory_planner import choose_policy
 from studio.planning.run_plan import USABLE_VRAM
 
@@ -58,6 +59,7 @@ def build_step(
     turing: bool = False,
     fp8: bool = False,
     dora: bool = False,
+    targets: str = "",
     stock: bool = False,
     device: torch.device | str = "cuda:0",
 ) -> Step:
@@ -71,6 +73,7 @@ def build_step(
         turing: with what a card of compute capability 7.5 can do.
         fp8: multiply by frozen weights in 8-bit numbers; not exact.
         dora: train the lengths of weights beside their directions.
+        targets: names of the linears with adapters; "": all.
         stock: train by the model's own forward, as where the studio's decoder does not match.
 
     Raises:
@@ -80,13 +83,13 @@ def build_step(
     facts = inspect_model(str(folder))
     plan, recipe = draft_run(
         facts, bits=bits, batch=batch, tokens=tokens, device=str(device), dtype=dtype, optimizer=optimizer,
-        triton=importable().ok, fp8=fp8, dora=dora,
+        triton=importable().ok, fp8=fp8, dora=dora, targets=targets,
     )  # fmt: skip
     if not stock and policy is None:
         policy = plan_policy(plan, recipe, facts, budget_bytes, device)
     loaded = load_model(facts, device=str(device), dtype=dtype, quantization=plan.quantization.value)
     loaded.model.config.use_cache = False
-    model = adapt(loaded.model, AdapterSpec(rank=RANK, alpha=ALPHA, dora=dora))
+    model = adapt(loaded.model, dataclasses.replace(recipe.adapter, rank=RANK, alpha=ALPHA))
     draw_adapters(model)
     kernels = {op: choice.value for op, choice in plan.kernels.items() if not (turing and NEEDS_DOTS.get(op))}
     fast = make_fast(
@@ -105,7 +108,9 @@ def build_step(
     if fast.decoder is None and keeps_less(policy, budget_bytes):
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
     step = make_step(model, fast, loaded.tokenizer.pad_token_id, dtype, device)
-    return put_in_loop(model, fast, step, dtype, optimizer)
+    loop = put_in_loop(model, fast, step, dtype, optimizer)
+    predicted = predict(plan, facts, recipe, loop.policy)
+    return dataclasses.replace(loop, predicted_bytes=count_allocated(predicted))
 
 
 def plan_policy(

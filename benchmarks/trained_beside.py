@@ -252,7 +252,9 @@ def reload(model: Any, folder: Path, options: argparse.Namespace) -> float:
     wide = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
     cast_weights(model, wide, 0, list_freed(model).values())
     ids = torch.tensor([[5, first_id(folder), 60, first_id(folder) + 63, 7]], device=options.device)
-    with torch.no_grad(), tempfile.TemporaryDirectory() as place:
+    kind = torch.device(options.device).type
+    autocast = torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda")
+    with torch.no_grad(), autocast, tempfile.TemporaryDirectory() as place:
         model.eval()
         expected = model(input_ids=ids).logits.float()
         rows = model.get_input_embeddings().weight.shape[0]

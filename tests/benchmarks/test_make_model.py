@@ -38,6 +38,36 @@ def test_weights_are_whole_and_of_the_shape(folder):
     assert len(AutoTokenizer.from_pretrained(folder)) <= model.config.vocab_size
 
 
+NARROW = {
+    "vocab_size": 384,
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "small"),
+    [
+        (
+            "gpt-oss-20b-slice",
+            {"intermediate_size": 32, "num_local_experts": 2, "layer_types": ["full_attention"]},
+        ),
+        ("qwen3-30b-a3b-slice", {"moe_intermediate_size": 32, "num_experts": 8}),
+    ],
+)
+def test_experts_lie_in_a_folder_as_on_the_hub(shape, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(SHAPES, shape, SHAPES[shape] | NARROW | small)
+    folder = make_model(shape, tmp_path, tokens=TOKENS)
+    settings = {"dtype": torch.bfloat16, "device_map": "cpu", "output_loading_info": True}
+    model, info = AutoModelForCausalLM.from_pretrained(folder, **settings)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert inspect_model(str(folder)).parameters == sum(p.numel() for p in model.parameters())
+    down = model.model.layers[0].mlp.experts.down_proj
+    assert down.dtype == torch.bfloat16 and down.float().std().item() == pytest.approx(0.02, rel=0.2)
+
+
 PARAMETERS = {
     "llama-8b": 8_030_261_248,
     "llama-1b": 1_235_814_400,
@@ -47,6 +77,11 @@ PARAMETERS = {
     "mistral-7b": 7_248_023_552,
     "phi3-medium": 13_960_238_080,
     "phi3-medium-split": 13_960_238_080,
+    "qwen3-30b-a3b-slice": 8_099_779_584,
+    "gpt-oss-20b-slice": 6_097_391_616,
+    "qwen3.5-9b-slice": 3_764_131_968,
+    "gemma4-26b-slice": 5_637_188_614,
+    "glm-4.7-flash-slice": 3_895_625_536,
     "llama-3b-slice": 704_683_008,
     "smollm-slice": 25_959_744,
 }

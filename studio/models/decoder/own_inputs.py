@@ -97,17 +97,22 @@ class Wiring:
 
     def call(self, mixer: nn.Module, rows: Tensor, given: Given) -> Tensor:
         """Return the result (D, S, H) of `mixer` for `rows` in a layer that is `given` the rest."""
-        passed = {name: given[source] for name, source in self.passed.items()}
+        passed = {name: _lend(given[source]) for name, source in self.passed.items()}
         result = mixer(**{self.rows: rows}, **passed, **self.fixed)
         return result[0] if isinstance(result, tuple) else result
+
+
+def _lend(value: Any) -> Any:
+    """Return `value`, a container as a copy: what a mixer leaves in it for another layer is not kept."""
+    return copy.copy(value) if isinstance(value, Container) else value
 
 
 @torch.no_grad()
 def find_wiring(layer: nn.Module, name: str, given: Given, x: Tensor) -> Wiring | None:
     """Return how `layer`, given rows `x` (D, S, H) and the rest, calls its child `name`; None where that is unclear.
 
-    Unclear is an argument that the layer makes itself, and a container that the mixer writes into: what it leaves for
-    another layer would be left twice, as layers are computed again.
+    Unclear is an argument that the layer makes itself, and a container in which the mixer misses what another layer
+    leaves there: layers are computed again, each by itself.
     """
     heard: list[Given] = []
 
@@ -139,11 +144,12 @@ def find_wiring(layer: nn.Module, name: str, given: Given, x: Tensor) -> Wiring 
     if len(rows) != 1:
         return None
     wiring = Wiring(rows[0], passed, fixed)
-    containers = [given[source] for source in passed.values() if isinstance(given[source], Container)]
-    sizes = list(map(len, containers))
-    if containers:
-        wiring.call(getattr(layer, name), x, given)
-    return wiring if sizes == list(map(len, containers)) else None
+    if any(isinstance(given[source], Container) for source in passed.values()):
+        try:
+            wiring.call(getattr(layer, name), x, given)
+        except LookupError:
+            return None
+    return wiring
 
 
 @dataclass(slots=True)

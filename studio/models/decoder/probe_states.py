@@ -126,7 +126,10 @@ def _call_again(
             return value
         if value.is_floating_point():
             return value.to(dtype)
-        return value if positions is None else positions
+        if positions is None:
+            return value
+        # Qwen3.5 asks for those in a picture, too.
+        return positions.expand(*value.shape[:-2], *positions.shape)
 
     arguments, options, _ = call
     with torch.no_grad():

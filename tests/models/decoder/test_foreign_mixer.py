@@ -109,6 +109,24 @@ def test_what_a_mixer_leaves_for_another_layer_is_refused():
     assert isinstance(reason, Text) and reason.id == "model.decoder.unlike"
 
 
+def test_what_a_mixer_leaves_and_nobody_reads_is_no_reason(monkeypatch):
+    """transformers 5.17 lets the last layer of each kind of Gemma 4 leave its keys, also where no layer shares them."""
+    model = make_model("gemma4")
+    attention = type(unwrap(model).get_decoder().layers[0].self_attn)
+    real, left = attention.forward, []
+
+    def leave(self, hidden_states, *arguments, **options):
+        left.append(options["shared_kv_states"])
+        left[-1][f"layer {self.layer_idx}"] = hidden_states
+        return real(self, hidden_states, *arguments, **options)
+
+    monkeypatch.setattr(attention, "forward", leave)
+    decoder = take(model)
+    assert isinstance(decoder, Decoder), decoder
+    assert find_difference(unwrap(model), decoder, torch.float32) is None
+    assert left
+
+
 def test_a_layer_that_makes_its_mixers_arguments_itself_is_refused(monkeypatch):
     model = make_model("latent")
     kind = type(unwrap(model).get_decoder().layers[0])
