@@ -358,15 +358,9 @@ class ChatService:
         if self._speaker is None or not self._speaker.serves(partner):
             self._drop()
             self._speaker = self._sparing(lambda: Speaker(partner))
-        speaker = self._speaker
-        self._loaded = LoadedModel(
-            partner.facts.name,
-            partner.run,
-            partner.place,
-            speaker.device,
-            speaker.size_bytes,
-            self._has_other_base(partner),
-        )
+        speaker, other = self._speaker, self._has_other_base(partner)
+        names = partner.facts.name, partner.run, partner.place
+        self._loaded = LoadedModel(*names, speaker.device, speaker.size_bytes, other)
         return speaker
 
     def _has_other_base(self, partner: Any) -> bool:

@@ -54,15 +54,18 @@ class PagePool:
             self._idle.pop(page, None)
 
     def take(self, count: int, after: int | None = None) -> list[int] | None:
-        """Return `count` free pages, neighbours where there are such, best those behind `after`; None without room.
+        """Return `count` free pages, neighbours where there can be such, best those behind `after`; None without room.
 
-        Their first user is counted. Idle pages are given up as needed.
+        Their first user is counted. Idle pages are given up as needed, for neighbours too.
         """
         if count > self.room:
             return None
-        while self._free_count < count:
+        pages = self._find_run(count, after)
+        while pages is None and self._idle:
             self._forget(next(page for page in self._idle if not self._children[page]))
-        pages = self._find_free(count, after)
+            pages = self._find_run(count, after)
+        if pages is None:
+            pages = [page for page in range(self.count) if self._free[page]][:count]
         for page in pages:
             self._free[page] = False
             self._users[page] = 1
@@ -115,10 +118,8 @@ class PagePool:
         self._free[page] = True
         self._free_count += 1
 
-    def _find_free(self, count: int, after: int | None) -> list[int]:
-        """Return free pages, of which there are enough: behind `after`, else the first run, else the first ones."""
-        if not count:
-            return []
+    def _find_run(self, count: int, after: int | None) -> list[int] | None:
+        """Return free neighbours: behind `after`, else the first; None where there are none."""
         if (
             after is not None
             and after + count < self.count
@@ -126,8 +127,8 @@ class PagePool:
         ):
             return list(range(after + 1, after + 1 + count))
         length = 0
-        for page in range(self.count):
+        for page in range(self.count if count <= self._free_count else 0):
             length = length + 1 if self._free[page] else 0
-            if length == count:
+            if length >= count:
                 return list(range(page + 1 - count, page + 1))
-        return [page for page in range(self.count) if self._free[page]][:count]
+        return None if count else []

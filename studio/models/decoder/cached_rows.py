@@ -8,7 +8,8 @@ L tokens being at place L - 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.spec import LayerSpec
 
 PAGE_TOKENS = 64
+LEAST_GRID = 4
+"""Fewer sequences are read one by one."""
+MOST_UNITS = 4
+"""Units of a grid to one sequence: more would read what nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,16 @@ class PageArena:
         """Return room for `pages` pages. Raises torch.OutOfMemoryError."""
 
         def make(spec: LayerSpec) -> Tensor:
-            return torch.empty(pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device)
+            # Zeros: what lies beyond a sequence is read in a grid, and -inf hides any number but NaN.
+            return torch.zeros(pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device)
 
         return cls(tuple((make(spec), make(spec)) for spec in specs))
+
+    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole pages to others."""
+        for layer in self.layers:
+            for pages in layer:
+                pages[list(target)] = pages[list(source)]
 
 
 def page_bytes(specs: Sequence[LayerSpec], dtype: torch.dtype) -> int:
@@ -63,6 +76,45 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """Sequences that grow by one token each and lie at even distances: one batch, read as it lies."""
+
+    start: int
+    """The first place of the first unit of the grid."""
+    step: int
+    """Places from one unit to the next."""
+    length: int
+    """Tokens of the longest sequence."""
+    units: Tensor
+    """(S,) int64: which of the units each sequence is; others are read and left out."""
+    count: int
+    whole: bool
+    """Whether the sequences are the units, in their order."""
+    hidden: dict[int, Tensor]
+    """(units, 1, 1, length), by the layer's window: -inf where a sequence sees nothing, else 0."""
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, spec: LayerSpec) -> Tensor:
+        """Return attention of q (S, query heads, d) over pages (places, key heads, d)."""
+        heads, d = spec.key_heads, spec.head_dim
+        queries = q
+        if not self.whole:
+            queries = q.new_zeros(self.count, *q.shape[1:]).index_copy_(0, self.units, q)
+        shape, strides = (self.count, heads, self.length, d), (self.step * heads * d, d, heads * d, 1)
+        seen, held = (
+            pages.as_strided(shape, strides, pages.storage_offset() + self.start * heads * d)
+            for pages in (keys, values)
+        )
+        found = scaled_dot_product_attention(
+            queries.view(self.count, heads, -1, d),
+            seen,
+            held,
+            attn_mask=self.hidden[spec.window],
+            scale=spec.scale,
+        ).reshape(self.count, -1, d)
+        return found if self.whole else found.index_select(0, self.units)
+
+
+@dataclass(frozen=True, slots=True)
 class CachedRows:
     """New rows of some sequences, and what they look at."""
 
@@ -73,6 +125,7 @@ class CachedRows:
     spans: tuple[Span, ...]
     fresh: bool
     """Whether nothing is kept of any sequence: then the training's attention computes."""
+    grid: Grid | None
 
     def attend(
         self, number: int, q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, attention: Attention
@@ -83,6 +136,8 @@ class CachedRows:
         values.index_copy_(0, self.places, v)
         if self.fresh:
             return attention.forward(q, k, v, self.layout.documents, spec.sinks)[0].reshape(q.shape[0], -1)
+        if self.grid is not None and not spec.softcap and spec.sinks is None:
+            return self.grid.attend(q, keys, values, spec).flatten(1)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for span in self.spans:
             first = max(0, span.length - span.count + 1 - spec.window) if spec.window else 0
@@ -153,12 +208,12 @@ def lay_rows(
     arena: PageArena,
     sequences: Sequence[tuple[int, int, Sequence[int]]],
     tables: dict[str, tuple[Tensor, Tensor]],
-    still: object,
+    windows: Collection[int],
     device: torch.device,
 ) -> CachedRows:
     """Return the rows of `sequences`, each as its kept tokens, its new ones, and its pages.
 
-    `tables`: see BatchLayout; `still`: Drops that drop nothing.
+    `tables`: see BatchLayout; `windows`: those of the layers.
     """
     spans, places, positions, row = [], [], [], 0
     for kept, count, pages in sequences:
@@ -176,8 +231,40 @@ def lay_rows(
     fresh = all(not kept for kept, _, _ in sequences)
     documents = Documents.of([count for _, count, _ in sequences], device)
     numbers = torch.tensor(positions, dtype=torch.int32).to(device, non_blocking=True)
-    layout = BatchLayout(numbers, documents, tables, still)
-    return CachedRows(arena, layout, torch.tensor(places).to(device, non_blocking=True), tuple(spans), fresh)
+    layout = BatchLayout(numbers, documents, tables, Drops(None))
+    where = torch.tensor(places).to(device, non_blocking=True)
+    grid = None if fresh else find_grid(spans, windows, arena.layers[0][0])
+    return CachedRows(arena, layout, where, tuple(spans), fresh, grid)
+
+
+def find_grid(spans: Sequence[Span], windows: Collection[int], pages: Tensor) -> Grid | None:
+    """Return how sequences lie at even distances in `pages`, None where they do not, or are too few to matter."""
+    if len(spans) < LEAST_GRID or any(span.count > 1 or len(span.runs) > 1 for span in spans):
+        return None
+    starts = [span.runs[0][0] for span in spans]
+    first, length = min(starts), max(span.length for span in spans)
+    step = math.gcd(*(start - first for start in starts))
+    count = (max(starts) - first) // step + 1 if step else 1
+    if (
+        len(set(starts)) < len(starts)
+        or count > MOST_UNITS * len(spans)
+        or max(starts) + length > len(pages) * PAGE_TOKENS
+    ):
+        return None
+    units = torch.tensor([(start - first) // step for start in starts])
+    lengths = torch.zeros(count, dtype=torch.int64).index_copy_(
+        0, units, torch.tensor([span.length for span in spans])
+    )
+    columns, hidden = torch.arange(length), {}
+    for window in windows:
+        out = columns >= lengths[:, None]
+        if window:
+            out |= columns < lengths[:, None] - window
+        mask = torch.zeros(count, 1, 1, length).masked_fill_(out[:, None, None], -torch.inf)
+        hidden[window] = mask.to(pages, non_blocking=True)
+    return Grid(
+        first, step, length, units.to(pages.device), count, torch.equal(units, torch.arange(count)), hidden
+    )
 
 
 def find_runs(pages: Sequence[int], length: int) -> tuple[tuple[int, int], ...]:

@@ -15,7 +15,6 @@ from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.cached_rows import CachedRows, PageArena, lay_rows, page_bytes
 from studio.models.decoder.decoder import choose_layer_attention
 from studio.models.decoder.embedding import Embedding
-from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.live_linears import LiveGroup, multiply_rows
 from studio.models.decoder.rotary import RotaryTables
@@ -57,6 +56,7 @@ class LiveDecoder:
         self._embedding = Embedding(model.get_input_embeddings(), dtype, None, spec.embedding_scale)
         self._head = model.get_output_embeddings()
         self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
+        self._windows = {layer.window for layer in spec.layers}
         self._store = self.layers[0].store
         self.longest = _rotary_limit(model.config.get_text_config()) if self._rotary.length_dependent else 0
         """Tokens beyond which angles would change with a sequence's length, 0 where they never do."""
@@ -85,7 +85,7 @@ class LiveDecoder:
     ) -> CachedRows:
         """See cached_rows.lay_rows(); `longest`: tokens of which none of these sequences will ever have more."""
         tables = self._rotary.up_to(self.longest or longest, self.device)
-        return lay_rows(arena, sequences, tables, Drops(None), self.device)
+        return lay_rows(arena, sequences, tables, self._windows, self.device)
 
     @torch.no_grad()
     def forward(self, token_ids: Tensor, rows: CachedRows) -> Tensor:
