@@ -275,6 +275,25 @@ def dequantisations(rows: int, width: int) -> Iterator[Workload]:
     yield Workload(op="nf4", direction="forward", shape=f"{rows}x{width}", calls=calls, floor_bytes=floor)
 
 
+def lengths(rows: int, outputs: int, inputs: int) -> Iterator[Workload]:
+    """DoRA: rows of a weight times their factors into a wider matrix; the lengths' gradient of dY and Y, both wide."""
+    weight, times = draw(outputs, inputs), draw(outputs, dtype=torch.float32)
+    place = torch.empty(outputs, inputs + 64, dtype=torch.bfloat16)[:, :inputs]
+    kinds = ours("magnitudes", compiled=False)
+    calls = each(kinds, lambda i: (i.scale_rows(weight, times, out=place),))
+    yield Workload(
+        op="magnitudes", direction="W'", shape=f"{outputs}x{inputs}", calls=calls,
+        floor_bytes=2 * outputs * inputs * BYTES,
+    )  # fmt: skip
+    dy, y = (draw(rows, outputs + 64)[:, :outputs] for _ in range(2))
+    m, dm = times.abs().add_(1.0), torch.zeros(outputs)
+    calls = each(kinds, lambda i: (i.add_dots(dy, y, None, m, out=dm),))
+    yield Workload(
+        op="magnitudes", direction="dm", shape=f"{rows}x{outputs}", calls=calls,
+        floor_bytes=2 * rows * outputs * BYTES, prepare=dm.zero_,
+    )  # fmt: skip
+
+
 def updates(elements: int) -> Iterator[Workload]:
     """Squares read g; the step reads p, g, m, v and writes p, m, v, all float32."""
     starts = [draw(elements, scale=scale, dtype=torch.float32) for scale in (0.02, 1e-3, 1e-6)]

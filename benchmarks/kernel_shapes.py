@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from benchmarks.decode_cases import decode_attentions, few_rows, page_writes, token_draws
 from benchmarks.kernel_cases import (
     Workload,
     adapters,
@@ -15,6 +16,7 @@ from benchmarks.kernel_cases import (
     gates,
     heads,
     layer_norms,
+    lengths,
     norms,
     plain_norms,
     quantisations,
@@ -44,6 +46,7 @@ CASES: Cases = {
     ),
     "dropout": (partial(dropouts, 16384, 4096),),
     "nf4": (partial(dequantisations, 4096, 4096), partial(dequantisations, 28672, 4096)),
+    "magnitudes": (partial(lengths, 4096, 4096, 14336), partial(lengths, 4096, 28672, 4096)),
     "adamw": (partial(updates, 41_943_040),),
     "linear_cross_entropy": (partial(heads, 4096, 4096, 128256), partial(heads, 1024, 1024, 151936)),
     "lora": (
@@ -55,6 +58,14 @@ CASES: Cases = {
     "flash": (
         partial(capped_attentions, (2048, 2048), 16, 8, 256),
         partial(capped_attentions, (8192,), 16, 8, 256, window=4096),
+    ),
+    "decode_attention": tuple(partial(decode_attentions, slots, 1024, 32, 8, 128) for slots in (1, 8, 64)),
+    "write_pages": (partial(page_writes, 64, 8, 128),),
+    "token_sampler": (partial(token_draws, 1, 128256), partial(token_draws, 64, 128256)),
+    "nf4_few_rows": tuple(
+        partial(few_rows, rows, *shape)
+        for rows in (1, 8, 64)
+        for shape in ((4096, 14336), (14336, 4096), (4096, 6144), (4096, 4096))
     ),
 }
 QUICK: Cases = {
@@ -75,6 +86,7 @@ TRY: Cases = {
     "rope": (partial(ropes, 8, 4, 2, 16), partial(ropes, 8, 4, 2, 16, norms=True)),
     "dropout": (partial(dropouts, 8, 64),),
     "nf4": (partial(dequantisations, 64, 64),),
+    "magnitudes": (partial(lengths, 8, 64, 32),),
     "adamw": (partial(updates, 1024),),
     "linear_cross_entropy": (partial(heads, 8, 64, 128),),
     "lora": (partial(adapters, 8, 64, (64, 32)),),
@@ -84,5 +96,9 @@ TRY: Cases = {
         partial(capped_attentions, (9, 5), 4, 2, 16),
         partial(capped_attentions, (14,), 4, 2, 16, window=4),
     ),
+    "decode_attention": (partial(decode_attentions, 2, 70, 4, 2, 16),),
+    "write_pages": (partial(page_writes, 2, 2, 16),),
+    "token_sampler": (partial(token_draws, 2, 100),),
+    "nf4_few_rows": (partial(few_rows, 2, 128, 64), partial(few_rows, 1, 64, 32, rank=0)),
 }
 """A try of the benchmark itself on any machine."""

@@ -22,6 +22,8 @@ RANK = ALPHA = 16
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 FUSED_TARGETS = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 """Phi-3's."""
+EAGER = ("gpt_oss",)
+"""Families that transformers does not let use PyTorch's fused attention."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
 B_SPREAD = 0.01
@@ -80,7 +82,7 @@ def load_hf(case: Case, folder: Path, device: torch.device) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
-        attn_implementation="sdpa",
+        attn_implementation="eager" if read_config(folder)["model_type"] in EAGER else "sdpa",
         device_map={"": str(device)},
         local_files_only=True,
         **settings,

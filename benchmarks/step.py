@@ -32,6 +32,7 @@ from studio.models.adapt import adapt, cast_by_autocast, unwrap
 from studio.models.catalog import inspect_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
+from studio.models.resolve import open_packed
 from studio.planning.backend_table import NEEDS_DOTS
 from studio.planning.decoder_shape import read_decoder
 from studio.planning.memory_estimate import count_allocated, predict
@@ -80,7 +81,7 @@ def build_step(
         RuntimeError: `fp8` where it is not to be had.
     """
     device = torch.device(device)
-    facts = inspect_model(str(folder))
+    facts = open_packed(inspect_model(str(folder)))
     plan, recipe = draft_run(
         facts, bits=bits, batch=batch, tokens=tokens, device=str(device), dtype=dtype, optimizer=optimizer,
         triton=importable().ok, fp8=fp8, dora=dora, targets=targets,
@@ -101,7 +102,8 @@ def build_step(
         capability=TURING if turing else None,
         fp8=fp8,
     )
-    told = [load_catalogue("en").say(line) for line in fast.describe()]
+    lines = fast.describe() if fast.refused is None else [*fast.describe(), fast.refused]
+    told = [load_catalogue("en").say(line) for line in lines]
     print(*told, sep="\n", file=sys.stderr)
     if fp8 and not fast.fp8:
         raise RuntimeError(f"no products in 8 bits: {told[-1]}")

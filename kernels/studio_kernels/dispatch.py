@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from studio_kernels._triton import ERRORS, importable
 from studio_kernels.adamw import ADAMW
+from studio_kernels.decode_attention import DECODE_ATTENTION
 from studio_kernels.dropout import DROPOUT
 from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
@@ -15,10 +16,14 @@ from studio_kernels.grouped_matmul import GROUPED_MATMUL
 from studio_kernels.layer_norm import LAYER_NORM
 from studio_kernels.linear_cross_entropy import LINEAR_CROSS_ENTROPY
 from studio_kernels.lora import LORA
+from studio_kernels.magnitudes import MAGNITUDES
 from studio_kernels.nf4 import NF4
+from studio_kernels.nf4_few_rows import NF4_FEW_ROWS
 from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.rms_norm import RMS_NORM
 from studio_kernels.rope import ROPE
+from studio_kernels.token_sampler import TOKEN_SAMPLER
+from studio_kernels.write_pages import WRITE_PAGES
 
 __all__ = ["ERRORS", "IMPLEMENTATIONS", "OPS", "Kernels", "Support", "bind", "importable", "op_named"]
 
@@ -29,12 +34,17 @@ OPS: tuple[Op, ...] = (
     ROPE,
     DROPOUT,
     NF4,
+    MAGNITUDES,
     ADAMW,
     LINEAR_CROSS_ENTROPY,
     LORA,
     FP8,
     FLASH_ATTENTION,
     GROUPED_MATMUL,
+    DECODE_ATTENTION,
+    WRITE_PAGES,
+    TOKEN_SAMPLER,
+    NF4_FEW_ROWS,
 )
 IMPLEMENTATIONS = ("reference", "triton")
 

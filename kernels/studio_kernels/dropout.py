@@ -36,13 +36,13 @@ LANES, HALVES = 64, 8
 def philox(
     counter: tuple[Tensor | int, ...], seed: Tensor | int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # four int64 tensors of 32-bit words
-    """Philox4x32-10 of four counters below 2^32 (tensors int64, any shapes that go together).
+    """Philox4x32-10 of four counters below 2^32 (tensors int64, any shapes that go together, and with the seed's).
 
     Products of 32 bits wrap in int64, whose upper half still holds their upper word.
     """
     c0, c1, c2, c3 = counter
     seed = torch.as_tensor(seed)
-    turns = torch.arange(ROUNDS, device=seed.device)
+    turns = torch.arange(ROUNDS, device=seed.device).view(-1, *[1] * seed.dim())
     keys = [(seed >> shift) + turns * step & WORD for shift, step in zip((0, 32), KEY_STEPS, strict=True)]
     for turn in range(ROUNDS):
         low, high = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]

@@ -26,6 +26,8 @@ from studio_kernels.test_inputs import Draws
 from studio_kernels.tuned_configs import choose
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+BLOCK = 64
+"""Elements that share a scale, unless bitsandbytes is told otherwise."""
 WORD = 8
 """Elements in four bytes, what a thread decodes at once: 16 bytes of 16-bit output."""
 CHUNK_ELEMENTS = 1 << 22
@@ -50,7 +52,7 @@ class Nf4:
     """(256,) float32."""
     offset: Tensor | None = None
     """() float32, added to every nested scale."""
-    block: int = 64
+    block: int = BLOCK
     nested_block: int = 256
     shape: tuple[int, int]
     dtype: torch.dtype
@@ -58,6 +60,8 @@ class Nf4:
     pairs: Tensor | None = field(default=None, repr=False)
     """(256,) complex64: the two elements of every byte, for the reference: one look-up a byte, not two. Made of `code`
     where it is not given."""
+
+    _words: dict[torch.dtype, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.pairs is None:
@@ -88,6 +92,14 @@ class Nf4:
             shape=(rows, columns),
             dtype=quant_state.dtype,
         )
+
+    def words(self, dtype: torch.dtype) -> Tensor:
+        """(8,) int32: the bytes of `code` in a 16-bit dtype, four a word; the lower bytes of all 16 come first."""
+        known = self._words.get(dtype)
+        if known is None:
+            bits = self.code.to(dtype).view(torch.uint8).view(16, 2)
+            known = self._words[dtype] = bits.T.contiguous().view(torch.int32).view(8)
+        return known
 
     def can_begin(self, row: int) -> bool:
         """Whether a block and its nested block begin with `row`, so that `rows()` may start there."""

@@ -12,12 +12,15 @@ them live at a time."""
 DECODED_BYTES = 512 << 20
 """Of packed experts that lie decoded at a time (grouped_matmul.py). Decoded anew for each tile of rows they are slower
 from 128 rows on: 1.23 ms, not 0.40, with 128 experts of 1,536 x 2,048 on an H200, 7.6 and 0.71 with 32,768 rows."""
+PORTION_BYTES = 64 << 20
+"""Of the products by which gradients of DoRA's lengths are made and summed up, at a time (magnitudes.py)."""
 NEEDS_DOTS = {
     "rms_norm": False,
     "glu": False,
     "rope": False,
     "dropout": False,
     "nf4": False,
+    "magnitudes": False,
     "lora": True,
     "linear_cross_entropy": False,
     "adamw": False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from studio_kernels.nf4 import Nf4
+from studio_kernels.nf4 import BLOCK, Nf4
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -17,8 +17,8 @@ IMPLEMENTATION = "nf4_stack"
 """What transformers' experts interface calls apply_experts()."""
 STACKS = ("gate_up_proj", "up_proj", "down_proj")
 """The parameters of a module of experts that its forward multiplies with."""
-BLOCK, NESTED_BLOCK = 64, 256
-"""Weights that share a scale of one byte; scales that share one of four bytes (Dettmers et al., 2023)."""
+NESTED_BLOCK = 256
+"""Scales of one byte (of BLOCK weights each) that share one of four bytes (Dettmers et al., 2023)."""
 
 
 class Nf4Stack(nn.Module):

@@ -86,7 +86,7 @@ class Fast:
 
 
 USED = {
-    "rms_norm", "glu", "rope", "dropout", "nf4", "lora", "linear_cross_entropy", "adamw", "fp8", "flash",
+    "rms_norm", "glu", "rope", "dropout", "nf4", "magnitudes", "lora", "linear_cross_entropy", "adamw", "fp8", "flash",
     "grouped_matmul",
 }  # fmt: skip
 """The ops of which the decoder and its optimizer consist."""

@@ -61,14 +61,12 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
         gate_up += 4 * shape.routed.chosen * shape.hidden * shape.routed.width
         down += 2 * shape.routed.chosen * shape.hidden * shape.routed.width
     linear = output + qkv + gate_up + down
-    # DoRA's lengths of query, key and value learn by dY^T X; other results are at hand (models/decoder/magnitudes.py).
-    lengths = qkv * shape.magnitudes
     repeated = (attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0)
     if shape.record_bytes:  # the model's own mixer runs again at each level but the highest
         repeated = (repeated[0], repeated[0], repeated[0], 0.0)
     return LayerWork(
         forward=linear + attention,
-        backward=linear * (1 + shape.whole) + lengths + 2.5 * attention,
+        backward=linear * (1 + shape.whole) + 2.5 * attention,
         mlp=gate_up + down,
         gate_up=gate_up,
         repeated=repeated,

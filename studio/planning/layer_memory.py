@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
-from studio_kernels.op import SCORES_BYTES
+from studio_kernels.op import PORTION_BYTES, SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.models.decoder.structure import PORTION_BYTES
 from studio.planning.decoder_shape import DecoderShape
 
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR

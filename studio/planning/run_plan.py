@@ -45,7 +45,8 @@ def plan(
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
     # The 8-bit optimizers are bitsandbytes'.
-    ops = [op for op in OPS if op != "adamw" or optimizer.value == "adamw"]
+    asked = {"adamw": optimizer.value == "adamw", "magnitudes": trains_magnitudes(recipe)}
+    ops = [op for op in OPS if asked.get(op, True)]
     draft = BackendPlan(
         device=device,
         dtype=_choose_dtype(recipe.model.precision, machine, gpu),

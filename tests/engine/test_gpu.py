@@ -30,6 +30,7 @@ from tests.engine.gpu_steps import STEPS, note_replays, step_by, write_lengths
 pytestmark = pytest.mark.gpu
 
 DECODER = ["rms_norm", "glu", "rope", "dropout", "nf4", "adamw", "linear_cross_entropy", "lora"]
+DORA = [*DECODER[:5], "magnitudes", *DECODER[5:]]
 SWAPS = {"rms_norm": 5, "glu": 2}
 """Of two layers: five norms, two gated MLPs."""
 WAYS = {
@@ -52,8 +53,8 @@ WAYS = {
         {"adapter.method": "full", "optim.learning_rate": 3e-3, "model.precision": "fp16"},
         DECODER,
     ),
-    "dora": ({"adapter.dora": True}, DECODER),
-    "dora nf4": ({"adapter.dora": True, "model.quantization": "nf4"}, DECODER),
+    "dora": ({"adapter.dora": True}, DORA),
+    "dora nf4": ({"adapter.dora": True, "model.quantization": "nf4"}, DORA),
     "dora dropout": ({"adapter.dora": True, "adapter.dropout": 0.1}, SWAPS),
 }
 """Changes of the recipe, and what is planned for them: the ops of the studio's own decoder, or parts of the model's own

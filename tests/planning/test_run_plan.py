@@ -120,6 +120,17 @@ def test_the_studios_own_optimizer_comes_with_its_decoder(machine, model, wanted
     assert ("adamw" in found.kernels) == planned
 
 
+def test_the_lengths_of_weights_have_an_op_of_their_own_where_they_are_trained():
+    failed = KernelTest(op="magnitudes", ok=False, reason="off by one")
+    sound, broken = (make_machine(make_gpu(), kernel_tests=tests) for tests in ((), (failed,)))
+    dora = make_recipe({"adapter.dora": True})
+    assert "magnitudes" not in plan(sound, make_recipe({}), make_decoder(2)).kernels
+    assert plan(sound, dora, make_decoder(2)).kernels["magnitudes"].value == "triton"
+    kernels = dict(plan(broken, dora, make_decoder(2)).kernels)
+    assert kernels.pop("magnitudes").value == "reference"
+    assert {choice.value for choice in kernels.values()} == {"triton"}
+
+
 def test_a_quantising_kernel_that_failed_its_test_stays_in_pytorch():
     failed = KernelTest(op="fp8", ok=False, reason="off by one")
     machine = make_machine(make_gpu(), kernel_tests=(failed,))

@@ -70,7 +70,8 @@ class Decoder:
         """Of the arithmetic."""
         self._scratch = scratch
         self._offload = Offload(store.weights.device)
-        kinds = {layer.rotary for layer in spec.layers if layer.mixer is None}
+        own = [layer for layer in self.layers if layer.spec.mixer is None]
+        kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
         self._rotary = RotaryTables(spec.rotary, kinds)
         self.follow(policy)
 

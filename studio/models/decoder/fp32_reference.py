@@ -166,8 +166,10 @@ class WideWeights(FrozenWeights):
     def note_change(self) -> None:
         """See Weights: rows that are scaled are so in fp32."""
         if isinstance(self.base, OpenedWeights) and self.base.row_scale is not None:
-            rows = self._matrix[: self.outputs, : self.inputs]
-            rows.copy_(self.base.open_plain(self._kernels)).mul_(self.base.row_scale[:, None])
+            places = self._matrix[: self.outputs, : self.inputs].split(self.sizes)
+            for place, weight in zip(places, self.base.open_plain(self._kernels), strict=True):
+                place.copy_(weight)
+            self._matrix[: self.outputs, : self.inputs].mul_(self.base.row_scale[:, None])
 
     def matrix(self, kernels: Kernels) -> Tensor:
         """See Weights."""

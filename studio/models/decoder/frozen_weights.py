@@ -201,38 +201,52 @@ class OpenedWeights(FrozenWeights):
         """Return zeros (count,) that all groups which ask for as many share."""
         return self._scratch.take((count, 1), dtype, self.device, None)[0].view(-1)
 
-    def open_plain(self, kernels: Kernels) -> Tensor:
-        """Return W (outputs, inputs) without `row_scale`, until anything else is opened."""
+    def open_plain(self, kernels: Kernels) -> list[Tensor]:
+        """Return W (out, inputs) of each linear without `row_scale`: in 16 or 32 bits its own, no copy of it.
+
+        What is opened of 4 bits is there until anything else is opened.
+        """
+        if all(weight is None for weight in self._packed):
+            return [linear.weight.detach() for linear in self._linears]
         matrix, _ = self._scratch.take(self._shape, self.dtype, self.device, None)
-        self._decode(matrix, kernels, None)
-        return matrix[: self.outputs, : self.inputs]
+        places = matrix[: self.outputs, : self.inputs].split(self.sizes)
+        found = []
+        for (linear, weight), place in zip(self._pairs(), places, strict=True):
+            found.append(
+                linear.weight.detach()
+                if weight is None
+                else self._decode(linear, weight, place, None, kernels)
+            )
+        return found
 
     def _open(self, matrix: Tensor, kernels: Kernels) -> None:
-        self._decode(matrix, kernels, self.row_scale)
+        row = 0
+        for (linear, weight), size in zip(self._pairs(), self.sizes, strict=True):
+            place, times = matrix[row : row + size, : self.inputs], None
+            if self.row_scale is not None:
+                times = self.row_scale[row : row + size]
+            if weight is not None:
+                self._decode(linear, weight, place, times, kernels)
+            elif times is None:
+                place.copy_(linear.weight.detach())
+            else:
+                kernels.magnitudes.scale_rows(linear.weight.detach(), times, out=place)
+            row += size
         if self.tail:
             matrix[self.outputs :, : self.inputs].copy_(self._rows)
             matrix[: self.outputs, self.inputs :].copy_(self._columns)
 
-    def _decode(self, matrix: Tensor, kernels: Kernels, row_scale: Tensor | None) -> None:
+    def _decode(
+        self, linear: nn.Module, weight: Nf4, place: Tensor, times: Tensor | None, kernels: Kernels
+    ) -> Tensor:
+        """Open a weight in 4 bits into `place` (out, inputs), its rows times `times` (out,) where given."""
+        if kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
+            return kernels.nf4.forward(weight, place, times)
         from bitsandbytes.functional import dequantize_4bit
 
-        row = 0
-        for (linear, weight), size in zip(self._pairs(), self.sizes, strict=True):
-            place, times = matrix[row : row + size, : self.inputs], None
-            if row_scale is not None:
-                times = row_scale[row : row + size]
-            if weight is None and times is None:
-                place.copy_(linear.weight.detach())
-            elif weight is None:
-                torch.mul(linear.weight.detach(), times[:, None], out=place)
-            elif kernels.implementations["nf4"] == "triton" or self.device.type != "cuda":
-                kernels.nf4.forward(weight, place, times)
-            else:
-                # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
-                place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
-                if times is not None:
-                    place.mul_(times[:, None])
-            row += size
+        # Without Triton the library's own kernel: the twin takes 5 to 8 times as long on an H200.
+        place.copy_(dequantize_4bit(linear.weight.data, linear.weight.quant_state))
+        return place if times is None else kernels.magnitudes.scale_rows(place, times, out=place)
 
     def tails(self) -> tuple[Tensor, Tensor]:
         """See Weights."""

@@ -132,7 +132,7 @@ class LinearGroup:
         gradients = [store.gradient(part.b) for part in adapted]
         vectors = [part.magnitude for part in adapted if part.magnitude is not None]
         if vectors:
-            self.magnitudes = Magnitudes(vectors, weights, store, gradients)
+            self.magnitudes = Magnitudes(vectors, weights, store, gradients, blocks)
             gradients = self.magnitudes.sums
         self.diagonal = Diagonal.of(blocks, gradients, [part.scale for part in adapted], weights.tails()[1])
 
@@ -142,15 +142,14 @@ class LinearGroup:
             return
         rows, columns = self.weights.tails()
         rows[: self.rank].copy_(self.a)
-        diagonal, magnitudes = self.diagonal, self.magnitudes
-        if magnitudes is not None:
-            magnitudes.refresh(rows, [b.detach() for b in self._b], diagonal, kernels)
-        for (top, bottom, left, right), b, scale in zip(
-            diagonal.blocks, self._b, diagonal.scales, strict=True
-        ):
-            part = torch.mul(b.detach(), scale, out=columns[top:bottom, left:right])
-            if magnitudes is not None:
-                part.mul_(magnitudes.scale[top:bottom, None])
+        diagonal, all_b = self.diagonal, [b.detach() for b in self._b]
+        if self.magnitudes is not None:
+            self.magnitudes.refresh(rows, all_b, diagonal, columns, kernels)
+        else:
+            for (top, bottom, left, right), b, scale in zip(
+                diagonal.blocks, all_b, diagonal.scales, strict=True
+            ):
+                torch.mul(b, scale, out=columns[top:bottom, left:right])
         self.weights.note_change()
 
     def widen(self, count: int) -> Tensor:

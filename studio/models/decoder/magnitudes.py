@@ -13,25 +13,34 @@ LoRA. V is never made: its lengths need A W^T, a product of r rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from studio_kernels.dispatch import Kernels
 from studio_kernels.lora import Diagonal
 from studio_kernels.matmul import multiply_into
+from studio_kernels.op import PORTION_BYTES
 from torch import Tensor, nn
 
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.frozen_weights import FrozenWeights, OpenedWeights
-from studio.models.decoder.structure import PORTION_BYTES
 
 
 class Magnitudes:
     """The lengths of a group's outputs; see the file's docstring."""
 
     def __init__(
-        self, vectors: Sequence[nn.Parameter], weights: OpenedWeights, store: FlatStore, db: Sequence[Tensor]
+        self,
+        vectors: Sequence[nn.Parameter],
+        weights: OpenedWeights,
+        store: FlatStore,
+        db: Sequence[Tensor],
+        blocks: Sequence[tuple[int, int, int, int]],
     ) -> None:
-        """`vectors`: m of each adapted linear, neighbours in `store`; `db`: where dB of each is added."""
+        """`vectors`: m of each adapted linear, neighbours in `store`; `db`: where dB of each is added.
+
+        `blocks`: Diagonal's, of each adapted linear.
+        """
         self._weights = weights
         self.lengths, self._dm = store.joined(vectors)
         """m of the adapted linears, behind each other."""
@@ -41,33 +50,50 @@ class Magnitudes:
         self._scale = torch.ones(weights.outputs, dtype=self.wide, device=weights.device)
         weights.row_scale = self._scale
         self._db = tuple(db)
-        held = weights.hold(sum(one.numel() for one in db), self.wide)
-        self.sums = [
-            part.view_as(one) for part, one in zip(held.split([one.numel() for one in db]), db, strict=True)
-        ]
+        self._held = weights.hold(sum(one.numel() for one in db), self.wide)
+        sums = self._held.split([one.numel() for one in db])
+        self.sums = [part.view_as(one) for part, one in zip(sums, db, strict=True)]
         """Where s dY^T U is added up, zero between two calls of add_gradients(): groups of one shape share it."""
+        self._runs: list[tuple[slice, slice]] = []
+        """Outputs of adapted linears that lie beside each other, and their places in `lengths`."""
+        start = 0
+        for top, bottom, _, _ in blocks:
+            first, place = top, start
+            if self._runs and self._runs[-1][0].stop == top:
+                first, place = (part.start for part in self._runs.pop())
+            start += bottom - top
+            self._runs.append((slice(first, bottom), slice(place, start)))
 
     @property
     def scale(self) -> Tensor:
         """(out,) c; 1 for linears without an adapter."""
         return self._scale
 
-    def refresh(self, a: Tensor, b: Sequence[Tensor], diagonal: Diagonal, kernels: Kernels) -> None:
-        """Take over changed adapters. a (tail, in) as it multiplies; b: (out, r) of each adapted linear."""
+    def refresh(
+        self, a: Tensor, b: Sequence[Tensor], diagonal: Diagonal, columns: Tensor, kernels: Kernels
+    ) -> None:
+        """Take over changed adapters, and write c s B to `columns` (out, tail).
+
+        a (tail, in) as it multiplies; b: (out, r) of each adapted linear.
+        """
         opened = self._weights.open_plain(kernels)
         if self._squares is None:
-            self._squares = torch.linalg.vector_norm(opened, dim=1, dtype=self.wide).square_()
-        start = 0
+            norms = [torch.linalg.vector_norm(weight, dim=1, dtype=self.wide) for weight in opened]
+            self._squares = torch.cat(norms).square_()
+        weights = dict(zip(accumulate(self._weights.sizes, initial=0), opened, strict=False))
+        wide = a[: diagonal.blocks[-1][3]].to(self.wide)
+        gram, start = wide @ wide.T, 0
         for (top, bottom, left, right), own, scale in zip(diagonal.blocks, b, diagonal.scales, strict=True):
-            rows, wide = a[left:right], a[left:right].to(self.wide)
-            weight = opened[top:bottom].to(rows.dtype)  # another one in the probe's fp32 twin alone
+            rows, part, end = a[left:right], slice(left, right), start + bottom - top
+            weight = weights[top].to(rows.dtype)  # another one in the probe's fp32 twin alone
             met = torch.empty(bottom - top, right - left, dtype=self.wide, device=a.device)
             multiply_into(weight, rows.T, met, add=False)
-            met = met.mul_(2 * scale).addmm_(own, wide @ wide.T, alpha=scale * scale)
-            squares = (met * own).sum(1).add_(self._squares[top:bottom])
-            length = squares.clamp_min_(torch.finfo(self.wide).tiny).sqrt_()
-            torch.div(self.lengths[start : start + len(length)], length, out=self._scale[top:bottom])
-            start += len(length)
+            met.addmm_(own, gram[part, part], beta=2 * scale, alpha=scale * scale)
+            kernels.magnitudes.renew_scale(
+                met, own, self._squares[top:bottom], self.lengths[start:end], scale,
+                times=self._scale[top:bottom], columns=columns[top:bottom, part],
+            )  # fmt: skip
+            start = end
 
     def add_gradients(
         self,
@@ -84,20 +110,23 @@ class Magnitudes:
 
         `y`: (T, out) the group's result with its `bias`, where it is at hand; else dY^T X is made, in portions.
         """
+        if y is not None:
+            for part, place in self._runs:
+                shift = None if bias is None else bias[part]
+                given = dy[:, part], y[:, part], shift, self.lengths[place]
+                kernels.magnitudes.add_dots(*given, out=self._dm[place])
         start = 0
         for (top, bottom, _, _), own, out, raw in zip(diagonal.blocks, b, self._db, self.sums, strict=True):
-            scale = self._scale[top:bottom]
+            scale, end = self._scale[top:bottom], start + bottom - top
             if y is None:
                 along = self._meet_weights(dy, x, top, bottom, weights, kernels)
                 along += (own * raw).sum(1).mul_(scale)
-            else:
-                along = self._meet_result(dy, y, bias, top, bottom)
-            m = self.lengths[start : start + bottom - top]
-            # A row of zeros has no direction: nothing is learned of its length.
-            self._dm[start : start + bottom - top].add_(torch.where(m == 0, 0.0, along / m))
+                m = self.lengths[start:end]
+                # A row of zeros has no direction: nothing is learned of its length.
+                self._dm[start:end].add_(torch.where(m == 0, 0.0, along / m))
             out.addcmul_(raw, scale[:, None])
-            raw.zero_()
-            start += bottom - top
+            start = end
+        self._held.zero_()
 
     def _meet_weights(
         self, dy: Tensor, x: Tensor, top: int, bottom: int, weights: FrozenWeights, kernels: Kernels
@@ -112,16 +141,4 @@ class Magnitudes:
             product = torch.empty(last - first, x.shape[1], dtype=self.wide, device=x.device)
             multiply_into(dy[:, first:last].T, x, product, add=False)
             torch.sum(product.mul_(matrix[first:last]), 1, out=found[first - top : last - top])
-        return found
-
-    def _meet_result(self, dy: Tensor, y: Tensor, bias: Tensor | None, top: int, bottom: int) -> Tensor:
-        """Return Σ_t dY_ti (Y_ti - bias_i) of some outputs."""
-        step = max(1, PORTION_BYTES // (y.shape[0] * y.element_size()))
-        found = torch.empty(bottom - top, dtype=self.wide, device=y.device)
-        for first in range(top, bottom, step):
-            last = min(first + step, bottom)
-            place = found[first - top : last - top]
-            torch.sum(dy[:, first:last] * y[:, first:last], 0, dtype=self.wide, out=place)
-            if bias is not None:
-                place.sub_(bias[first:last] * dy[:, first:last].sum(0, dtype=self.wide))
         return found

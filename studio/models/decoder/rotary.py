@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 NO_ROTARY = "none"
 """The kind of layers that leave query and key as they are (NoPE): every fourth one of SmolLM3."""
+INVERSE = "inverse of "
+"""Before the name of a kind: the tables that turn back what that kind's have turned."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies hang on the longest position of a batch (transformers' names)."""
 
@@ -40,12 +42,23 @@ class RotaryTables:
 
     @torch.no_grad()
     def _make(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        asked = min(self.kinds - {NO_ROTARY}, default="") if kind == NO_ROTARY else kind
+        if kind.startswith(INVERSE):
+            return invert(*self._make(like, positions, kind.removeprefix(INVERSE)))
+        asked = kind
+        if kind == NO_ROTARY:
+            own = (one for one in self.kinds if one != NO_ROTARY and not one.startswith(INVERSE))
+            asked = min(own, default="")
         with torch.autocast(like.device.type, enabled=False):
             cos, sin = ask_tables(self.module, like, positions, asked)
         if kind == NO_ROTARY:
             cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
         return to_halves(cos[0].float()).contiguous(), to_halves(sin[0].float()).contiguous()
+
+
+def invert(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tables that turn back what these turn: the other way, and without their factor (YaRN)."""
+    squares = cos.square() + sin.square()
+    return cos / squares, -sin / squares
 
 
 def ask_tables(module: nn.Module, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:

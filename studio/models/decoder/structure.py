@@ -88,8 +88,6 @@ NORMS = frozenset(
     {*HEAD_NORMS, f"self_attn.{SINKS}", *(name for place in PLACEMENTS for name in place.values())}
 )
 LINEARS = frozenset(name for forms in GROUPS.values() for names in forms for name in names)
-PORTION_BYTES = 64 << 20
-"""Of the products by which gradients of DoRA's lengths are made and summed up, at a time."""
 TAIL_STEP = 64
 """The columns in which a group carries its adapters are its ranks' sum, rounded up to this: a product with 64 columns
 more costs as much as one with 16 more (measured on an H200)."""

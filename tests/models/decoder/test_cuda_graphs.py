@@ -27,7 +27,7 @@ from tests.models.decoder.models import make_model, make_whole_model
 BATCHES = [(11, 1, 20), (40, 7), (32, 32, 32), (5,) * 20, (300,), (17, 19, 3), (128, 128), (11, 1, 20)]
 """Documents of each batch: of several sizes, equal ones and others."""
 SHAPES = Shapes(sizes=(64, 128, 320), documents=20, longest=300)
-TRITON = ("rms_norm", "glu", "rope", "dropout", "nf4", "linear_cross_entropy", "lora")
+TRITON = ("rms_norm", "glu", "rope", "dropout", "nf4", "magnitudes", "linear_cross_entropy", "lora")
 
 
 class PlayedGraph:

@@ -26,7 +26,7 @@ from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = ("rms_norm", "glu", "rope", "dropout", "nf4", "linear_cross_entropy", "lora", "flash")
+KERNELS = ("rms_norm", "glu", "rope", "dropout", "nf4", "magnitudes", "linear_cross_entropy", "lora", "flash")
 EQUAL, PACKED = (128, 128), (70, 1, 129, 20)
 SHORT = (70, 1, 100, 20)
 """Up to 128 tokens flash attention's backward pass adds in one order; beyond, bits change from run to run."""

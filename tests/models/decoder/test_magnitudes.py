@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
+from studio_kernels import rope
 from studio_kernels.dispatch import bind
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.magnitudes import Magnitudes
 from studio.models.decoder.parity_check import find_difference
+from studio.models.decoder.rotary import INVERSE, NO_ROTARY, RotaryTables
 from tests.models.decoder.double import in_double
 from tests.models.decoder.models import make_model
 from tests.models.decoder.test_decoder import assert_equal, ours, stock, take
 
-FAMILIES = ("llama", "qwen2", "gemma3", "phi3", "granite", "olmo2")
-"""Plain, with biases, with norms after the branches, with fused linears, with scales, without norms before them."""
+FAMILIES = ("llama", "qwen2", "gemma3", "phi3", "granite", "olmo2", "ministral3")
+"""Plain, with biases, with norms after the branches, with fused linears, with scales, without norms before them, with
+queries that grow with their position, whose projection's result is not had again of what is kept."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -42,6 +47,24 @@ def test_what_is_kept_does_not_change_the_numbers(chunk):
         layers = tuple(LayerPolicy(keep=keep, offload=keep != "all") for keep in keeps)
         decoder.follow(MemoryPolicy(layers=layers, mlp_chunk_tokens=chunk, head_rows=7, head_columns=40))
         assert_equal(ours(model, decoder, 1.0), theirs)
+
+
+@pytest.mark.parametrize("kind", ["", NO_ROTARY])
+def test_tables_turn_back_what_they_have_turned_by_whatever_factor(kind):
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=4, max_position_embeddings=64,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0},
+    )  # fmt: skip
+    module = LlamaRotaryEmbedding(config)
+    assert module.attention_scaling > 1.1
+    tables = RotaryTables(module, {kind, INVERSE + kind}).up_to(9, torch.device("cpu"))
+    positions = torch.arange(9, dtype=torch.int32)
+    start = torch.randn(9, 96, generator=torch.Generator().manual_seed(0))
+    turned = start.clone()
+    rope.reference_forward(turned, *tables[kind], positions, 4, 1, 16)
+    assert torch.equal(turned, start) == (kind == NO_ROTARY)
+    rope.reference_forward(turned, *tables[INVERSE + kind], positions, 4, 1, 16)
+    torch.testing.assert_close(turned, start)
 
 
 def test_linears_without_adapters_keep_their_length():
@@ -93,7 +116,8 @@ def test_the_probe_finds_wrong_magnitudes(fault, monkeypatch):
         for layer in decoder.layers:
             layer.groups[1].magnitudes.lengths.data = layer.groups[1].magnitudes.lengths.roll(1)
     else:
+        right = Magnitudes.add_gradients
         monkeypatch.setattr(
-            Magnitudes, "_meet_weights", lambda self, dy, x, top, bottom, *_: dy.new_ones(bottom - top)
+            Magnitudes, "add_gradients", lambda self, dy, x, y, *rest: right(self, dy, x, y.roll(1, 1), *rest)
         )
     assert find_difference(unwrap(model), decoder, None) is not None

@@ -25,6 +25,7 @@ from studio.models.decoder.blocks.residual import join, join_backward, joins_apa
 from studio.models.decoder.cached_rows import CachedRows
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.query_scale import QueryScale
+from studio.models.decoder.rotary import INVERSE
 from studio.models.decoder.spec import LayerSpec
 
 
@@ -72,6 +73,13 @@ class SelfAttention:
     def outer(self) -> LinearGroup:
         """See LayerBlock."""
         return self.output
+
+    @property
+    def turns_back(self) -> str:
+        """The rotary tables that turn what is kept of query and key back for magnitudes; "" where nothing is."""
+        spec = self.spec
+        grows = spec.query_scale is not None and not spec.turning.norm_last
+        return "" if self.qkv.magnitudes is None or spec.keeps_raw or grows else INVERSE + spec.rotary
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int
@@ -145,13 +153,14 @@ class SelfAttention:
         dqkv = self.qkv.widen_gradient(dy.shape[0])
         self._heads_backward(dq, dk, dv, saved.qkv, rows, kernels, dqkv[:, : self.qkv.outputs])
         del dq, dk, dv
+        raw = self._turn_back(saved.qkv, rows, kernels)
         saved.qkv = None
         wide, r = leave(spec.input_norm, saved.x, self.qkv, kernels)
         self.qkv.gradients(dqkv, saved.u_qkv, kernels)
         self.qkv.gradient_a(dqkv, wide[:, :hidden], kernels, rows.drops)
-        self.qkv.gradient_w(dqkv, wide[:, :hidden], kernels)
+        self.qkv.gradient_w(dqkv, wide[:, :hidden], kernels, raw)
         saved.u_qkv = None
-        del wide
+        del wide, raw
         if below is None:
             return None
         dnormal = self.qkv.gradient_x(dqkv, kernels, rows.drops)
@@ -180,6 +189,18 @@ class SelfAttention:
         kernels.rope.forward(qk, *rows.tables[spec.rotary], rows.positions, *sizes, interleaved=interleaved)
         if not spec.turning.norm_last:
             self._scale(qk[:, : spec.query_heads * spec.head_dim], rows)
+
+    def _turn_back(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor | None:
+        """Return what the projection gave (T, q + 2 k), where magnitudes learn from it and what is kept tells it.
+
+        It takes the place of what is kept, rounded once more. The other way is dY^T X, the operations of the forward
+        product: 0.3 ms of a llama-8b layer with 4,096 rows on an H200, and as much again for its sums.
+        """
+        spec = self.spec
+        if self.turns_back:
+            tables, sizes = rows.tables[self.turns_back], (spec.query_heads, spec.key_heads, spec.head_dim)
+            kernels.rope.forward(qkv, *tables, rows.positions, *sizes, interleaved=spec.turning.interleaved)
+        return qkv if self.turns_back or (self.qkv.magnitudes is not None and spec.keeps_raw) else None
 
     def _scale(self, q: Tensor, rows: BatchLayout) -> None:
         """Multiply queries, or their gradients, (T, ...) by what their positions say, in place."""
