@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from studio_kernels.dispatch import ERRORS, OP_NAMES, bind
+from studio_kernels.dispatch import ERRORS, OP_NAMES, bind, op_named
 from torch import nn
 
 from studio.core.i18n import Text, literal, text
@@ -15,6 +15,7 @@ from studio.engine.generation.generator import SLOTS, Generator
 from studio.engine.generation.request import Completion, Request
 from studio.engine.generation.stock import answer_by_stock
 from studio.engine.stop_tokens import Ends
+from studio.models.decoder.decoder import read_capability
 from studio.models.decoder.live_decoder import LiveDecoder, read_live
 
 COMPARED_TOKENS = 48
@@ -52,7 +53,20 @@ class Answerer:
         self._decoder: LiveDecoder | None = None
         self._generator: Generator | None = None
         self._compared = False
-        self._build({op: name for op, name in (kernels or {}).items() if op in OP_NAMES})
+        self._build(self._choose(kernels or {}))
+
+    def _choose(self, kernels: Mapping[str, str]) -> dict[str, str]:
+        """Return what computes each op; where nobody decided on decode_attention, what computes adapters."""
+        weight = self.model.get_input_embeddings().weight
+        given = {
+            "device_type": weight.device.type, "capability": read_capability(weight.device), "dtype": weight.dtype,
+            "width": weight.shape[1],
+        }  # fmt: skip
+        wanted = {"decode_attention": kernels.get("lora", "reference"), **kernels}
+        return {
+            op: name for op, name in wanted.items()
+            if op in OP_NAMES and name == "triton" and op_named(op).supports(**given).ok
+        }  # fmt: skip
 
     def _build(self, kernels: Mapping[str, str]) -> None:
         self._kernels, self._decoder, self._generator = kernels, None, None

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 
 import torch
 from studio_kernels.dropout import WORD, philox
+from studio_kernels.token_sampler import LANES, STREAM, WORDS
 from torch import Tensor
 
 from studio.engine.generation.request import Sampling
 
-LANES, WORDS = 512, 4
-NOISE_STREAM = 0x53414D50
-"""Keeps these numbers apart from those of dropout, whose streams are layers."""
 NOISE_SPAN = 26.0
 """The noise lies between -22.9 and 3.2 for numbers of 32 bits: who is further below the largest is never chosen."""
 
@@ -85,6 +83,6 @@ def draw_uniform(tokens: Tensor, seed: int, position: int | Tensor) -> Tensor:
     """Return u in (0, 1) fp64 of each of `tokens` (N,) int64; position: () or (N,)."""
     lane = tokens // (LANES * WORDS) * LANES + tokens % LANES
     place = torch.zeros_like(tokens) + position
-    words = torch.stack(philox((lane, place & WORD, place >> 32 & WORD, NOISE_STREAM), seed))
+    words = torch.stack(philox((lane, place & WORD, place >> 32 & WORD, STREAM), seed))
     mine = words.gather(0, (tokens // LANES % WORDS)[None])[0]
     return (mine.double() + 0.5) * 2.0**-32

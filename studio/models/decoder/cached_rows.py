@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from studio_kernels.attention import Attention, Documents
+from studio_kernels.decode_attention import PAGE_TOKENS
+from studio_kernels.dispatch import Kernels
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -21,7 +23,6 @@ from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.spec import LayerSpec
 
-PAGE_TOKENS = 64
 LEAST_GRID = 4
 """Fewer sequences are read one by one."""
 MOST_UNITS = 4
@@ -126,9 +127,20 @@ class CachedRows:
     fresh: bool
     """Whether nothing is kept of any sequence: then the training's attention computes."""
     grid: Grid | None
+    table: Tensor | None = None
+    """(S, pages) int32 the block table on a card, where each sequence grows by one token, else None."""
+    lengths: Tensor | None = None
+    """(S,) int32 tokens of each sequence, likewise."""
 
     def attend(
-        self, number: int, q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, attention: Attention
+        self,
+        number: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        spec: LayerSpec,
+        attention: Attention,
+        kernels: Kernels,
     ) -> Tensor:
         """Keep k and v (T, key heads, d) of layer `number`; returns the attention's result (T, query heads d)."""
         keys, values = (pages.flatten(0, 1) for pages in self.arena.layers[number])
@@ -136,6 +148,11 @@ class CachedRows:
         values.index_copy_(0, self.places, v)
         if self.fresh:
             return attention.forward(q, k, v, self.layout.documents, spec.sinks)[0].reshape(q.shape[0], -1)
+        if self.table is not None and kernels.implementations["decode_attention"] == "triton":
+            return kernels.decode_attention.forward(
+                q, *self.arena.layers[number], self.table, self.lengths, scale=spec.scale, window=spec.window,
+                softcap=spec.softcap, sinks=spec.sinks,
+            ).flatten(1)  # fmt: skip
         if self.grid is not None and not spec.softcap and spec.sinks is None:
             return self.grid.attend(q, keys, values, spec).flatten(1)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -234,7 +251,15 @@ def lay_rows(
     layout = BatchLayout(numbers, documents, tables, Drops(None))
     where = torch.tensor(places).to(device, non_blocking=True)
     grid = None if fresh else find_grid(spans, windows, arena.layers[0][0])
-    return CachedRows(arena, layout, where, tuple(spans), fresh, grid)
+    placed: tuple[Tensor, ...] = ()
+    if device.type == "cuda" and not fresh and row == len(spans):
+        most = max(len(pages) for _, _, pages in sequences)
+        table = torch.tensor(
+            [[*pages, *[0] * (most - len(pages))] for _, _, pages in sequences], dtype=torch.int32
+        )
+        lengths = torch.tensor([span.length for span in spans], dtype=torch.int32)
+        placed = table.to(device, non_blocking=True), lengths.to(device, non_blocking=True)
+    return CachedRows(arena, layout, where, tuple(spans), fresh, grid, *placed)
 
 
 def find_grid(spans: Sequence[Span], windows: Collection[int], pages: Tensor) -> Grid | None:

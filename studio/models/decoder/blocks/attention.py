@@ -101,7 +101,7 @@ class SelfAttention:
         """Return y (T, H) of new rows, which see what is kept of layer `number` and are kept in their turn."""
         qkv, _ = self._project_qkv(x, rows.layout, kernels)
         q, k, v = self._heads(qkv, rows.layout, kernels)
-        attended = rows.attend(number, q, k, v, self.spec, self.kernel)
+        attended = rows.attend(number, q, k, v, self.spec, self.kernel, kernels)
         return self._join(x, attended, rows.layout, kernels)[0]
 
     def recompute(
