@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from studio_kernels._triton import gpu_support, tl, triton
-from studio_kernels.op import NEEDS_DOTS, PORTION_BYTES, Implementation, Op, Support
+from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED, PORTION_BYTES, Implementation, Op, Support
 from studio_kernels.row_blocks import read_columns, read_rows, write_rows
 from studio_kernels.test_inputs import Draws
 
@@ -294,5 +294,5 @@ MAGNITUDES = Op(
     ),
     supports=supports,
     sample=sample,
-    needs_dots=NEEDS_DOTS["magnitudes"],
+    needs_dots=NEEDS_DOTS_WHERE_ASKED["magnitudes"],
 )

@@ -20,7 +20,6 @@ NEEDS_DOTS = {
     "rope": False,
     "dropout": False,
     "nf4": False,
-    "magnitudes": False,
     "lora": True,
     "linear_cross_entropy": False,
     "adamw": False,
@@ -28,6 +27,8 @@ NEEDS_DOTS = {
 }
 """Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
 tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
+NEEDS_DOTS_WHERE_ASKED = {"magnitudes": False, "fp8": True, "grouped_matmul": True}
+"""Likewise, of ops that not every run asks for."""
 
 
 @dataclass(frozen=True, slots=True)

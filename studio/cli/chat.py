@@ -7,7 +7,7 @@ from typing import Any
 
 from studio.cli.console import Console
 from studio.core.errors import StudioError
-from studio.core.i18n import text
+from studio.core.i18n import Text, text
 from studio.machine.workspace import Workspace
 
 
@@ -16,7 +16,7 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.services.preload import load_ahead
 
     desk = Desk(workspace)
-    desk.machine.hurry(lambda: True)  # answers are computed by the model's own code
+    desk.machine.hurry(lambda: True)  # kernels are proved by the first answer itself
     load_ahead(desk.machine, "studio.engine.chat")
     sides = ("base", "tuned") if options.side == "both" else (options.side,)
     checkpoint = find_place(desk, options, console, "cli.chat.checkpoint")
@@ -25,7 +25,7 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         # A terminal of another encoding sends bytes that are no characters; no tokenizer takes those.
         return {"role": "user", "content": words.encode("utf-8", "replace").decode("utf-8")}
 
-    def ask(messages: list[dict[str, str]], side: str, show: bool) -> str:
+    def ask(messages: list[dict[str, str]], side: str, show: bool) -> Any:
         words, answer, told = "", None, bool(messages[1:])
         for answer in desk.chat.answer(
             messages,
@@ -47,17 +47,34 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             print(flush=True)
         if answer is not None and answer.unfinished:
             console.note(text("cli.chat.unfinished", count=answer.tokens))
-        return words
+        if answer is not None and answer.tokens_per_s:
+            speed, first = f"{answer.tokens_per_s:.1f}", f"{answer.first_s:.2f}"
+            console.note(text("cli.chat.speed", tokens=answer.tokens, first=first, speed=speed))
+        slow = explain_slow()
+        if slow is not None:
+            console.note(text("cli.chat.slow", reason=slow))
+        return answer
+
+    def explain_slow() -> Text | None:
+        loaded = desk.chat.loaded()
+        return None if loaded is None else loaded.slow
 
     if options.prompt is not None:
         messages = [user(options.prompt)]
-        answers = {}
+        answers, speeds = {}, {}
         for side in sides:
             if not console.as_json and len(sides) > 1:
                 print(f"{side}: ", end="")
-            answers[side] = ask(messages, side, not console.as_json)
+            answer = ask(messages, side, not console.as_json)
+            answers[side] = "" if answer is None else answer.words
+            if answer is not None:
+                speeds[side] = {
+                    "tokens": answer.tokens, "first_s": round(answer.first_s, 3),
+                    "tokens_per_s": round(answer.tokens_per_s, 1),
+                }  # fmt: skip
         if console.as_json:
-            console.answer({"run": options.run, "prompt": options.prompt, "answers": answers})
+            told = {"answers": answers, "speed": speeds, "slow": explain_slow()}
+            console.answer({"run": options.run, "prompt": options.prompt, **told})
         return 0
     if console.as_json:
         raise StudioError(text("cli.chat.json"), text("cli.chat.json.why"), text("cli.chat.json.fix"))
@@ -68,7 +85,8 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             histories[side].append(user(line))
             if len(sides) > 1:
                 print(f"{side}: ", end="")
-            histories[side].append({"role": "assistant", "content": ask(histories[side], side, True)})
+            answer = ask(histories[side], side, True)
+            histories[side].append({"role": "assistant", "content": "" if answer is None else answer.words})
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,59 +13,30 @@ import torch
 from jinja2.exceptions import TemplateError
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import StoppingCriteria, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.i18n import literal, text
+from studio.core.i18n import Text, literal, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
+from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.generator import SLOTS
+from studio.engine.generation.request import Completion, Request, Sampling
+from studio.engine.generation.text_stream import Answer, TextStream
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
-from studio.engine.stop_tokens import Ends, find_ends, set_ends
+from studio.engine.stop_tokens import find_ends, set_ends
 from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.modules_to_save import rename_saved
 from studio.models.new_tokens import make_room
 from studio.models.tokenizer import last_line, load_run_tokenizer, load_tokenizer
 
-EMIT_EVERY_S = 0.05
-"""A growing answer is told at most so often: each telling decodes all of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How an answer is drawn: greedy at temperature 0; `top_p` 1, `top_k` 0, `repetition_penalty` 1 change nothing."""
-
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    seed: int = 0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer so far. Seconds count from when the model got the question, loading left out."""
-
-    words: str
-    tokens: int
-    first_s: float
-    """Until the first token."""
-    took_s: float
-    """Until the last token that there is."""
-    unfinished: bool = False
-    """Whether it was cut off at the limit of tokens: the model had not ended it."""
-
-    @property
-    def tokens_per_s(self) -> float:
-        """After the first token, whose time goes into reading the question; 0 for a single token."""
-        return (self.tokens - 1) / max(self.took_s - self.first_s, 1e-6) if self.tokens > 1 else 0.0
+TEST_SLOTS = 64
+"""Many questions are answered as many at once as pay: their weights are read for all of them in one go."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +80,9 @@ class Speaker:
         for model in self._models():
             set_evaluation(model)
         self._ends = find_ends(self.tokenizer, self.tuned.generation_config.eos_token_id)
+        kernels = {op: choice.value for op, choice in plan.kernels.items()}
+        made = [Answerer(one, self.tokenizer, self._ends, kernels=kernels) for one in self._models()]
+        self._answerers = {"base": made[0], "tuned": made[-1]}
 
     @property
     def size_bytes(self) -> int:
@@ -117,6 +90,10 @@ class Speaker:
         return sum(
             tensor.nbytes for model in self._models() for tensor in (*model.parameters(), *model.buffers())
         )
+
+    def explain_slow(self, side: str) -> Text | None:
+        """Return why the model's own code answers on `side`, None where the studio's decoder does."""
+        return self._answerers[side].slow
 
     def serves(self, partner: Partner) -> bool:
         """Return whether this is loaded for `partner` already; a checkpoint of the same run is taken up in place."""
@@ -128,6 +105,7 @@ class Speaker:
                 return False
             weights = load_file(find_weights(partner.folder, partner.place))
             put_weights(self.tuned, rename_saved(self.tuned, weights))
+            self._answerers["tuned"].forget()
             self.partner = partner
         return True
 
@@ -143,26 +121,12 @@ class Speaker:
 
         Raises StudioError when the conversation does not fit the model or its template.
         """
-        ids = self._prompt_ids(messages)
-        streamer = _Collector(self.tokenizer, emit, self._ends, sampling.max_new_tokens)
-        settings: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            settings = {"do_sample": True, "temperature": sampling.temperature}
-            settings |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
-        cards = [self.device] if self.device.startswith("cuda") else []
-        with torch.random.fork_rng(cards):  # a paused run goes on with its own random numbers
-            torch.manual_seed(sampling.seed)
-            self._generate(
-                side,
-                input_ids=torch.tensor([ids], device=self.device),
-                attention_mask=torch.ones((1, len(ids)), dtype=torch.long, device=self.device),
-                max_new_tokens=sampling.max_new_tokens,
-                repetition_penalty=sampling.repetition_penalty,
-                streamer=streamer,
-                stopping_criteria=self._criteria(len(ids), should_stop),
-                **settings,
-            )
-        return streamer.answer
+        stream = TextStream(self.tokenizer, emit, self._ends)
+        [completion] = self._answer(
+            [self._prompt_ids(messages)], side, sampling, lambda grown: stream.grow(*grown), should_stop
+        )
+        stream.end(completion)
+        return stream.answer
 
     def answer_all(
         self,
@@ -170,42 +134,24 @@ class Speaker:
         side: str,
         *,
         max_new_tokens: int,
-        batch: int = 32,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
-        """Return greedy answers to many prompts, `batch` at a time, padded on the left; fewer when stopped."""
-        prompts = [self._prompt_ids(messages) for messages in conversations]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        answers = [""] * len(prompts)
-        pad = self.tokenizer.pad_token_id
-        for start in range(0, len(order), batch):
-            if should_stop():
-                break
-            chosen = order[start : start + batch]
-            width = max(len(prompts[i]) for i in chosen)
-            ids = torch.full((len(chosen), width), pad, dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for row, i in enumerate(chosen):
-                ids[row, width - len(prompts[i]) :] = torch.tensor(prompts[i])
-                mask[row, width - len(prompts[i]) :] = 1
-            out = self._generate(
-                side,
-                input_ids=ids.to(self.device),
-                attention_mask=mask.to(self.device),
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                repetition_penalty=1.0,
-                stopping_criteria=self._criteria(width, should_stop),
-            )
-            if should_stop():
-                break
-            for i, words in zip(
-                chosen, self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True), strict=True
-            ):
-                answers[i] = self._ends.cut(words)
-            on_progress(start + len(chosen), len(order))
-        return answers
+        """Return greedy answers to many prompts, those that are whole when it is stopped, "" for the others."""
+        prompts, ended = [self._prompt_ids(messages) for messages in conversations], 0
+
+        def tell(grown: Sequence[Completion]) -> None:
+            nonlocal ended
+            before, ended = ended, ended + sum(one.reason is not None for one in grown)
+            if ended > before:
+                on_progress(ended, len(prompts))
+
+        sampling = Sampling(max_new_tokens=max_new_tokens)
+        found = self._answer(prompts, side, sampling, tell, should_stop, slots=TEST_SLOTS)
+        whole = [one.tokens if one.reason != "stopped" else [] for one in found]
+        return [
+            self._ends.cut(words) for words in self.tokenizer.batch_decode(whole, skip_special_tokens=True)
+        ]
 
     @contextmanager
     def using(self, side: str) -> Iterator[Any]:
@@ -219,11 +165,6 @@ class Speaker:
 
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
-
-    def _criteria(self, prompt_tokens: int, should_stop: Callable[[], bool]) -> StoppingCriteriaList:
-        return StoppingCriteriaList(
-            [_StopFlag(should_stop), *self._ends.criteria(self.tokenizer, prompt_tokens)]
-        )
 
     def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         if self.tokenizer.chat_template:
@@ -249,15 +190,26 @@ class Speaker:
             )
         return ids
 
-    @torch.inference_mode()
-    def _generate(self, side: str, **settings: Any) -> torch.Tensor:
-        with self.using(side) as model:
-            limit = getattr(model.config.get_text_config(), "max_position_embeddings", 0)
-            if limit:
-                room = limit - settings["input_ids"].shape[1]
-                settings["max_new_tokens"] = max(1, min(settings["max_new_tokens"], room))
-            ends = {"eos_token_id": list(self._ends.ids)} if self._ends.ids else {}
-            return model.generate(pad_token_id=self.tokenizer.pad_token_id, **ends, **settings)
+    def _answer(
+        self,
+        prompts: Sequence[Sequence[int]],
+        side: str,
+        sampling: Sampling,
+        on_step: Callable[[Sequence[Completion]], None],
+        should_stop: Callable[[], bool],
+        slots: int = SLOTS,
+    ) -> list[Completion]:
+        """Let the model of `side` answer prompts of token ids, each as long as it may and can become."""
+        answerer = self._answerers[side]
+        requests = []
+        for prompt in prompts:
+            room = answerer.limit - len(prompt) if answerer.limit else sampling.max_new_tokens
+            limit = max(1, min(sampling.max_new_tokens, room))
+            requests.append(Request(tuple(prompt), dataclasses.replace(sampling, max_new_tokens=limit)))
+        with self.using(side):
+            return answerer.answer(
+                requests, adapted=side == "tuned", slots=slots, on_step=on_step, should_stop=should_stop
+            )
 
 
 def load_tuned(partner: Partner) -> Any:
@@ -316,56 +268,3 @@ def put_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> 
         raise StudioError(text("chat.place.misfit"), why, text("chat.place.fix"))
     for name, tensor in weights.items():
         parameters[name].copy_(tensor)
-
-
-class _Collector(BaseStreamer):
-    """Receives tokens from generate() and emits the answer so far, holding back a half-finished character."""
-
-    def __init__(self, tokenizer: Any, emit: Callable[[Answer], None], ends: Ends, limit_tokens: int) -> None:
-        self.tokenizer = tokenizer
-        self.emit = emit
-        self.ends = ends
-        self.limit_tokens = limit_tokens
-        self.ids: list[int] = []
-        self.prompt_seen = False
-        self.began_s = time.perf_counter()
-        self.first_s = 0.0
-        self.told_s = 0.0
-        self.answer = Answer("", 0, 0.0, 0.0)
-
-    def put(self, value: torch.Tensor) -> None:
-        if not self.prompt_seen:
-            self.prompt_seen = True
-            return
-        self.ids.extend(value.reshape(-1).tolist())
-        now_s = time.perf_counter()
-        self.first_s = self.first_s or now_s - self.began_s
-        if now_s - self.told_s >= EMIT_EVERY_S:
-            self._read(now_s, growing=True)
-            if not self.answer.words.endswith("\ufffd"):
-                self.told_s = now_s
-                self.emit(self.answer)
-
-    def end(self) -> None:
-        self._read(time.perf_counter())
-        self.emit(self.answer)
-
-    def _read(self, now_s: float, *, growing: bool = False) -> None:
-        said = self.tokenizer.decode(self.ids, skip_special_tokens=True)
-        words = self.ends.cut(said, growing=growing)
-        ended = bool(self.ids) and self.ids[-1] in self.ends.ids or words != said
-        unfinished = not (growing or ended) and len(self.ids) >= self.limit_tokens
-        self.answer = Answer(words, len(self.ids), self.first_s, now_s - self.began_s, unfinished)
-
-
-class _StopFlag(StoppingCriteria):
-    """Ends generate() when the person asks."""
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self.should_stop = should_stop
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
-        """Return (rows,) bool: whether each row's answer ends here."""
-        return torch.full(
-            (input_ids.shape[0],), self.should_stop(), device=input_ids.device, dtype=torch.bool
-        )

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from peft import PeftModel
-from transformers import StoppingCriteria, StoppingCriteriaList
 
 from studio.core.events import SampleWritten, Warned
 from studio.core.i18n import text
 from studio.data.sequence_packing import Example
+from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.stop_tokens import find_ends
@@ -132,39 +133,31 @@ class Samples:
 
     @torch.no_grad()
     def _generate(self, base: bool) -> list[str]:
-        trainer, device = self.trainer, self.trainer.device
+        trainer = self.trainer
         if trainer.hooks.should_stop():
             return []
-        width = max(len(prompt) for prompt, _ in self.prompts)
-        pad = self.tokenizer.pad_token_id or 0
-        ids = torch.full((len(self.prompts), width), pad, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, (prompt, _) in enumerate(self.prompts):  # padded on the left: answers follow at once
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
         longest = max(len(expected) for _, expected in self.prompts)
-        lowered = trainer.autocast_dtype
-        cast = torch.autocast(device.type, dtype=lowered or torch.bfloat16, enabled=bool(lowered))
-        plain = self.model.disable_adapter() if base and isinstance(self.model, PeftModel) else nullcontext()
-        with evaluation_mode(self.model), cast, plain:
-            out = self.model.generate(
-                input_ids=ids.to(device),
-                attention_mask=mask.to(device),
-                max_new_tokens=min(ANSWER_TOKENS, 2 * longest + 8),
-                max_time=LIMIT_S,
-                do_sample=False,
-                pad_token_id=pad,
-                stopping_criteria=StoppingCriteriaList(
-                    [_Watched(trainer), *self.ends.criteria(self.tokenizer, width)]
-                ),
-            )
+        sampling = Sampling(max_new_tokens=min(ANSWER_TOKENS, 2 * longest + 8))
+        requests = [Request(tuple(prompt), sampling) for prompt, _ in self.prompts]
+        watch = _Watch(trainer)
+        plain = self.model.disable_adapter() if base and self.can_wait else nullcontext()
+        with evaluation_mode(self.model):
+            answerer = self._answerer()
+            with plain:
+                found = answerer.answer(
+                    requests, adapted=not base, on_step=watch.step, should_stop=watch.must_end
+                )
         if trainer.hooks.should_stop():
             return []
-        answers = self.tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+        answers = self.tokenizer.batch_decode([one.tokens for one in found], skip_special_tokens=True)
         return [self.ends.cut(answer).strip() for answer in answers]
 
+    def _answerer(self) -> Answerer:
+        """Return who answers, for the weights as they are now."""
+        return Answerer(self.model, self.tokenizer, self.ends, autocast=self.trainer.autocast_dtype)
 
-class _Watched(StoppingCriteria):
+
+class _Watch:
     """Tells with every token that the run is alive, and ends the answers when the run is to end."""
 
     def __init__(self, trainer: Trainer) -> None:
@@ -172,13 +165,14 @@ class _Watched(StoppingCriteria):
         self.tokens = 0
         self.begun_s = time.monotonic()
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
-        """Return (rows,) bool: whether each row's answer ends here."""
-        hooks, step = self.trainer.hooks, self.trainer.state.step
+    def step(self, grown: Sequence[Completion]) -> None:
+        """Hear that answers have grown by a token."""
         self.tokens += 1
-        hooks.beat("evaluate", step, self.tokens)
-        ends = hooks.should_stop() or time.monotonic() - self.begun_s > LIMIT_S
-        return torch.full((input_ids.shape[0],), ends, device=input_ids.device, dtype=torch.bool)
+        self.trainer.hooks.beat("evaluate", self.trainer.state.step, self.tokens)
+
+    def must_end(self) -> bool:
+        """Return whether the answers have to end where they are."""
+        return self.trainer.hooks.should_stop() or time.monotonic() - self.begun_s > LIMIT_S
 
 
 def _choose(rows: Sequence[Example], seed: int, count: int) -> Iterator[tuple[list[int], list[int]]]:

@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jinja2.exceptions import TemplateError
-from transformers import StoppingCriteria
-
-LOOKED_BACK_TOKENS = 8
-"""So many tokens more than the words have may hold them: pieces that carry what stood before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +27,6 @@ class Ends:
             parts = (self.words[:length] for length in range(len(self.words) - 1, 0, -1))
             answer = answer.removesuffix(next(filter(answer.endswith, parts), ""))
         return answer
-
-    def criteria(self, tokenizer: Any, prompt_tokens: int) -> list[StoppingCriteria]:
-        """Return what ends each row of generate() at the words; nothing where ids do it."""
-        return [EndWords(self.words, tokenizer, prompt_tokens)] if self.words else []
-
-
-class EndWords(StoppingCriteria):
-    """Ends each row whose answer says `words`."""
-
-    def __init__(self, words: str, tokenizer: Any, prompt_tokens: int) -> None:
-        """`prompt_tokens`: where answers begin; the words stand in prompts too."""
-        self.words, self.tokenizer, self.prompt_tokens = words, tokenizer, prompt_tokens
-        self.width = len(tokenizer(words, add_special_tokens=False)["input_ids"]) + LOOKED_BACK_TOKENS
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
-        """Return (rows,) bool: whether each row's answer ends here. input_ids: (rows, tokens) int64."""
-        start = max(self.prompt_tokens, input_ids.shape[1] - self.width)
-        said = self.tokenizer.batch_decode(input_ids[:, start:])
-        return torch.tensor([self.words in one for one in said], device=input_ids.device, dtype=torch.bool)
 
 
 def find_ends(tokenizer: Any, own: int | Iterable[int] | None) -> Ends:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from studio_kernels.op import NEEDS_DOTS
+from studio_kernels.op import NEEDS_DOTS, NEEDS_DOTS_WHERE_ASKED
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, literal, text
@@ -119,7 +119,9 @@ def choose_backend(machine: MachineFacts, gpu: Gpu | None, forced: str = "") -> 
 
 def runs_fast(policy: Kernels, op: str) -> bool:
     """Return whether `op` may run as a Triton kernel under a row's policy."""
-    return policy == "all" or (policy == "elementwise" and not NEEDS_DOTS.get(op, True))
+    return policy == "all" or (
+        policy == "elementwise" and not NEEDS_DOTS.get(op, NEEDS_DOTS_WHERE_ASKED.get(op, True))
+    )
 
 
 # The table -----------------------------------------------------------------------------------------------------------

@@ -227,8 +227,8 @@ def _explain(
             return text("plan.memory.offload_all", **values)
         if policy.head_rows:
             return text("plan.memory.portions_all", **values)
-        id = "plan.memory.opened" if policy.cached_layers else "plan.memory.all"
-        return text(id, layers=policy.cached_layers)
+        kept = "scaled" if shape.magnitudes else "opened"
+        return text(f"plan.memory.{kept if policy.cached_layers else 'all'}", layers=policy.cached_layers)
     values["percent"] = max(1, round(100 * slowdown(shape, policy, longest(model, recipe))))
     id = "portions" if policy.mlp_chunk_tokens or policy.head_rows else "offload" if away else "some"
     if away and id == "portions":
@@ -256,7 +256,7 @@ def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: 
         document_tokens=longest(model, recipe),
         ram_bytes=ram_bytes,
         recompute=recipe.run.activation_checkpointing,
-        opened=plan.quantization.value == "nf4" and not shape.magnitudes,
+        opened=plan.quantization.value == "nf4" or shape.magnitudes,
     )
 
 

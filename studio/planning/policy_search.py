@@ -72,7 +72,7 @@ class MemoryLoad:
     recompute: str = "auto"
     """What the recipe wants: auto, on (each layer from its input), off (all is kept)."""
     opened: bool = False
-    """Whether 4-bit weights are opened, so that they could stay so."""
+    """Whether weights are opened, so that they could stay so: those of 4 bits, and all whose rows are multiplied."""
 
 
 def leanest_policy(load: MemoryLoad) -> MemoryPolicy:
@@ -100,9 +100,11 @@ def list_candidates(load: MemoryLoad) -> Iterator[Candidate]:
                 yield from family.walk(start)
     if load.recompute != "on" and load.opened:
         opened = sum(group.inputs * group.outputs for group in load.shape.groups.values())
+        # DoRA's are opened anew at each step of the optimizer: forward, and not backward.
+        saved = OPENING_OPERATIONS / (1 + load.shape.magnitudes)
         for one in _Family(load, 0).take(whole):
             for count in range(1, load.shape.layers + 1):
-                work = one.work - OPENING_OPERATIONS * opened * count / load.tokens
+                work = one.work - saved * opened * count / load.tokens
                 yield Candidate(one.layers, 0, one.head, count, one.peak_bytes, work)
 
 

@@ -13,7 +13,13 @@ from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, t
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.models.rope_scaling import count_positions, name_scaling
-from studio.planning.backend_table import NEEDS_DOTS, Backend, choose_backend, runs_fast
+from studio.planning.backend_table import (
+    NEEDS_DOTS,
+    NEEDS_DOTS_WHERE_ASKED,
+    Backend,
+    choose_backend,
+    runs_fast,
+)
 from studio.planning.decoder_shape import read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
@@ -45,8 +51,7 @@ def plan(
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
     # The 8-bit optimizers are bitsandbytes'.
-    asked = {"adamw": optimizer.value == "adamw", "magnitudes": trains_magnitudes(recipe)}
-    ops = [op for op in OPS if asked.get(op, True)]
+    ops = [op for op in OPS if op != "adamw" or optimizer.value == "adamw"]
     draft = BackendPlan(
         device=device,
         dtype=_choose_dtype(recipe.model.precision, machine, gpu),
@@ -61,8 +66,11 @@ def plan(
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
-    for op, asked in {"fp8": fp8.value, "grouped_matmul": model.expert_parameters}.items():
-        if asked:
+    asked = {
+        "magnitudes": trains_magnitudes(recipe), "fp8": fp8.value, "grouped_matmul": model.expert_parameters,
+    }  # fmt: skip
+    for op in NEEDS_DOTS_WHERE_ASKED:
+        if asked[op]:
             fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
             draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)

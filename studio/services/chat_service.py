@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from studio.core.errors import StudioError
@@ -50,6 +50,8 @@ class LoadedModel:
     size_bytes: int
     base_changed: bool = False
     """Whether an adapter answers on other weights than those it was trained on."""
+    slow: Text | None = None
+    """Why the model's own code answered last, None where the studio's decoder did."""
 
 
 class ChatService:
@@ -164,6 +166,7 @@ class ChatService:
                     if not should_end():  # what it waited for may have been to make room
                         speaker = self._speak(run, checkpoint, recipe)
                         self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
+                        self._loaded = replace(self._loaded, slow=speaker.explain_slow(side))
                 answers.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
                 answers.put(error)
@@ -355,15 +358,9 @@ class ChatService:
         if self._speaker is None or not self._speaker.serves(partner):
             self._drop()
             self._speaker = self._sparing(lambda: Speaker(partner))
-        speaker = self._speaker
-        self._loaded = LoadedModel(
-            partner.facts.name,
-            partner.run,
-            partner.place,
-            speaker.device,
-            speaker.size_bytes,
-            self._has_other_base(partner),
-        )
+        speaker, other = self._speaker, self._has_other_base(partner)
+        names = partner.facts.name, partner.run, partner.place
+        self._loaded = LoadedModel(*names, speaker.device, speaker.size_bytes, other)
         return speaker
 
     def _has_other_base(self, partner: Any) -> bool:

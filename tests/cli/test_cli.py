@@ -119,7 +119,9 @@ def test_chat_answers_once(trained, ask, read):
     run = trained[0]["run"]
     words = ["chat", run, "--prompt", "say 3", "--max-new-tokens", 4]
     answer = ask(*words, "--side", "both")
-    assert answer.keys() == {"run", "prompt", "answers"} and answer["answers"].keys() == {"base", "tuned"}
+    assert answer.keys() == {"run", "prompt", "answers", "speed", "slow"} and answer["slow"] is None
+    assert answer["answers"].keys() == answer["speed"].keys() == {"base", "tuned"}
+    assert all(0 < one["tokens"] <= 4 and one["first_s"] > 0 for one in answer["speed"].values())
     assert ask(*words)["answers"].keys() == {"tuned"}
     said = read(*words)
     assert "Traceback" not in said and answer["answers"]["tuned"].strip() in said

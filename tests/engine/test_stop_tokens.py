@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio.core.events import SampleWritten, Warned
@@ -13,7 +12,11 @@ from studio.data.templates.catalogue import read_family
 from studio.engine.chat import Partner, Sampling, Speaker
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.merged import MERGED
-from studio.engine.stop_tokens import Ends, EndWords, find_ends
+from studio.engine.generation import text_stream
+from studio.engine.generation.end_test import EndTest
+from studio.engine.generation.request import Completion, Request
+from studio.engine.generation.text_stream import TextStream
+from studio.engine.stop_tokens import Ends, find_ends
 from studio.models.catalog import inspect_model
 from studio.planning.run_plan import plan
 from tests.conftest import make_tokenizer
@@ -35,12 +38,12 @@ def test_a_growing_answer_never_shows_the_mark():
     assert ends.cut("2 <") == "2 <" and Ends((0,)).cut("a<|im_end|>") == "a<|im_end|>"
 
 
-def test_rows_end_at_the_words_but_not_at_those_of_the_prompt(tmp_path):
+def test_an_answer_ends_at_the_words_also_within_a_token(tmp_path):
     tokenizer = make_tokenizer(tmp_path)
-    rows = ["ask<|im_end|>say no more<|im_en", "ask<|im_end|>well<|im_end|>,,,,,,,,"]
-    ids = torch.tensor([tokenizer(row)["input_ids"][:31] for row in rows])
-    stop = EndWords("<|im_end|>", tokenizer, prompt_tokens=len("ask<|im_end|>"))
-    assert stop(ids, None).tolist() == [False, True]
+    end = EndTest(Ends((0,), "<|im_end|>"), tokenizer)
+    rows = ["say no more<|im_en", "well<|im_end|>", "well<|im_end|>,,,,"]
+    assert [end(tokenizer(row)["input_ids"]) for row in rows] == [False, True, True]
+    assert end([5, 0]) and not end([0, 5])
 
 
 @pytest.mark.parametrize(
@@ -92,36 +95,33 @@ def test_a_base_model_learns_to_end_and_says_so_wherever_it_is_loaded(
     assert AutoModelForCausalLM.from_pretrained(target).generation_config.eos_token_id == saved
 
 
-@pytest.mark.parametrize(
-    ("ids", "limit_tokens", "unfinished"),
-    [([5, 6, 7], 3, True), ([5, 6, 0], 3, False), ([5, 6], 3, False), ([5, 6, 7], 4, False)],
-)
-def test_an_answer_that_was_cut_off_says_so(ids, limit_tokens, unfinished):
-    from studio.engine.chat import _Collector
+class Words:
+    """A tokenizer of numbers, of which 9 is the first half of a character."""
 
-    class Words:
-        def decode(self, ids, skip_special_tokens):
-            return " ".join(map(str, ids))
+    def __init__(self, said: str = "") -> None:
+        self.said = said
 
+    def decode(self, ids, skip_special_tokens):
+        return self.said or " ".join("\ufffd" if id == 9 else str(id) for id in ids)
+
+
+@pytest.mark.parametrize(("reason", "unfinished"), [("limit", True), ("end", False), ("stopped", False)])
+def test_an_answer_that_was_cut_off_says_so(monkeypatch, reason, unfinished):
+    monkeypatch.setattr(text_stream, "EMIT_EVERY_S", 0.0)
     told = []
-    collector = _Collector(Words(), told.append, Ends((0,)), limit_tokens)
-    for value in ([1, 2], *[[one] for one in ids]):
-        collector.put(torch.tensor(value))
-    collector.end()
-    assert told[-1].unfinished is unfinished and told[-1].tokens == len(ids)
+    stream, completion = TextStream(Words(), told.append, Ends((0,))), Completion(Request((1, 2)))
+    for token in (5, 9, 7):
+        completion.tokens.append(token)
+        stream.grow(completion)
+    completion.reason = reason
+    stream.end(completion)
+    assert told[-1].unfinished is unfinished and told[-1].tokens == 3
     assert not any(answer.unfinished for answer in told[:-1])
+    assert [answer.tokens for answer in told] == [1, 3, 3], "half a character is not shown"
 
 
 def test_an_answer_ended_by_words_is_no_cut_off_one():
-    from studio.engine.chat import _Collector
-
-    class Words:
-        def decode(self, ids, skip_special_tokens):
-            return "Paris.</s> and on"
-
     told = []
-    collector = _Collector(Words(), told.append, Ends((), "</s>"), 2)
-    for value in ([1], [5], [6]):
-        collector.put(torch.tensor(value))
-    collector.end()
+    stream = TextStream(Words("Paris.</s> and on"), told.append, Ends((), "</s>"))
+    stream.end(Completion(Request((1,)), [5, 6], reason="end"))
     assert (told[-1].words, told[-1].unfinished) == ("Paris.", False)

@@ -147,6 +147,9 @@ def test_what_each_budget_of_an_8b_model_buys():
     assert whole.reason.id == "plan.memory.all"
     assert 0 < choose(25).policy.cached_layers < 32 == choose(60).policy.cached_layers
     assert not choose(60, {"model.quantization": "none"}).policy.cached_layers
+    for bits in ("none", "nf4"):  # rows multiplied by their lengths stay so from forward to backward
+        found = choose(80, {"model.quantization": bits, "adapter.dora": True})
+        assert found.policy.cached_layers == 32 and found.reason.id == "plan.memory.scaled"
 
 
 def test_with_the_memory_that_another_trainer_takes_by_default():

@@ -370,7 +370,7 @@ def take_over(
         Layer(
             layer,
             build_groups(groups, store, scratch, dtype, number),
-            _attention(layer, store.weights.device, dtype, capability, flash, attentions),
+            choose_layer_attention(layer, store.weights.device, dtype, capability, flash, attentions),
             store,
             stream,
         )
@@ -382,7 +382,7 @@ def take_over(
     return decoder
 
 
-def _attention(
+def choose_layer_attention(
     spec: LayerSpec,
     device: torch.device,
     dtype: torch.dtype,

@@ -158,9 +158,10 @@ def read_nf4(linear: nn.Module) -> Nf4 | None:
 
 
 class OpenedWeights(FrozenWeights):
-    """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`cached`).
+    """bitsandbytes' NF4 weights: opened into a scratch matrix, or into one of their own (`keep_open`).
 
-    Also 16- or 32-bit weights whose rows are multiplied by what changes (`row_scale`).
+    Also 16- or 32-bit weights whose rows are multiplied by what changes (`row_scale`): in a matrix of their own they
+    are opened once between two changes.
     """
 
     row_scale: Tensor | None = None
@@ -180,10 +181,15 @@ class OpenedWeights(FrozenWeights):
         self._rows = torch.zeros(tail, self.inputs, dtype=dtype, device=self.device)
         self._columns = torch.zeros(self.outputs, tail, dtype=dtype, device=self.device)
         self._own: Tensor | None = None
+        self._stale = False
+        """Whether `row_scale` has changed since `_own` was opened."""
 
     def matrix(self, kernels: Kernels) -> Tensor:
         """See Weights."""
         if self._own is not None:
+            if self._stale:
+                self._open_rows(self._own, kernels)
+                self._stale = False
             return self._own
         matrix, holds = self._scratch.take(self._shape, self.dtype, self.device, self)
         if not holds:
@@ -220,6 +226,13 @@ class OpenedWeights(FrozenWeights):
         return found
 
     def _open(self, matrix: Tensor, kernels: Kernels) -> None:
+        self._open_rows(matrix, kernels)
+        if self.tail:
+            matrix[self.outputs :, : self.inputs].copy_(self._rows)
+            matrix[: self.outputs, self.inputs :].copy_(self._columns)
+
+    def _open_rows(self, matrix: Tensor, kernels: Kernels) -> None:
+        """Fill all of `matrix` but the tails."""
         row = 0
         for (linear, weight), size in zip(self._pairs(), self.sizes, strict=True):
             place, times = matrix[row : row + size, : self.inputs], None
@@ -232,9 +245,6 @@ class OpenedWeights(FrozenWeights):
             else:
                 kernels.magnitudes.scale_rows(linear.weight.detach(), times, out=place)
             row += size
-        if self.tail:
-            matrix[self.outputs :, : self.inputs].copy_(self._rows)
-            matrix[: self.outputs, self.inputs :].copy_(self._columns)
 
     def _decode(
         self, linear: nn.Module, weight: Nf4, place: Tensor, times: Tensor | None, kernels: Kernels
@@ -257,15 +267,14 @@ class OpenedWeights(FrozenWeights):
     def note_change(self) -> None:
         """See Weights."""
         self._scratch.forget()
+        self._stale = self.row_scale is not None
 
     def keep_open(self, wanted: bool, kernels: Kernels) -> None:
         """See Weights."""
-        if self.row_scale is not None:  # what is opened holds until the optimizer's next step alone
-            return
         if wanted and self._own is None:
             own = torch.zeros(self._shape, dtype=self.dtype, device=self.device)
             self._open(own, kernels)
-            self._own = own
+            self._own, self._stale = own, False
         elif not wanted and self._own is not None:
             rows, columns = self.tails()
             self._rows.copy_(rows)

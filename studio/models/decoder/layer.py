@@ -24,6 +24,7 @@ from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
+from studio.models.decoder.cached_rows import CachedRows
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
@@ -116,7 +117,7 @@ class Layer:
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, keep: Keep | None
     ) -> tuple[Tensor, SavedLayer | None]:
         """Return y (T, H) and what is kept for backward(), None when `keep` is None (evaluation)."""
-        self._take_over_changes(kernels)
+        self.take_over_changes(kernels)
         level = -1 if keep is None else KEEP_LEVELS.index(keep)
         middle, first = self.attention.forward(x, rows, kernels, level)
         y, second = self.mlp.forward(middle, rows, kernels, level)
@@ -126,7 +127,18 @@ class Layer:
             y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
-    def _take_over_changes(self, kernels: Kernels) -> None:
+    def decode(self, number: int, x: Tensor, rows: CachedRows, kernels: Kernels) -> Tensor:
+        """Return y (T, H) of new rows of sequences whose keys and values are kept; `number`: the layer's own."""
+        middle = self.attention.decode(number, x, rows, kernels)
+        y, _ = self.mlp.forward(middle, rows.layout, kernels, -1)
+        return y if self.spec.output_scale == 1.0 else y.mul_(self.spec.output_scale)
+
+    def drop_adapters(self) -> None:
+        """Let experts' adapters add nothing until changes are taken over again."""
+        if isinstance(self.mlp, RoutedMLP):
+            self.mlp.drop_adapters()
+
+    def take_over_changes(self, kernels: Kernels) -> None:
         """Round changed adapters into the matrices; not after the optimizer, where the GPU would wait for it."""
         if self._version != self.store.version:
             for group in self.groups:

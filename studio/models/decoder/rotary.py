@@ -22,16 +22,17 @@ class RotaryTables:
         self.module = module
         self.kinds = kinds
         types = getattr(module, "rope_type", "default")
-        self._exact = any(
+        self.length_dependent = any(
             kind in LENGTH_DEPENDENT for kind in (types.values() if isinstance(types, dict) else [types])
         )
+        """Whether angles hang on the longest position of a batch."""
         self._length = 0
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
 
     def up_to(self, longest: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the tables for documents of at most `longest` tokens."""
-        length = longest if self._exact else max(64, 1 << (longest - 1).bit_length())
-        known = length == self._length if self._exact else longest <= self._length
+        length = longest if self.length_dependent else max(64, 1 << (longest - 1).bit_length())
+        known = length == self._length if self.length_dependent else longest <= self._length
         if not known:
             positions = torch.arange(length, device=device)[None]
             like = torch.empty((), dtype=torch.float32, device=device)

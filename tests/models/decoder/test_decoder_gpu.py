@@ -172,7 +172,7 @@ def load_nf4(folder, device: str = "cuda", dtype: str = "bf16", dora: bool = Fal
     return model.eval()
 
 
-@pytest.mark.parametrize("cached, dora", [(0, False), (1, False), (3, False), (0, True)])
+@pytest.mark.parametrize("cached, dora", [(0, False), (1, False), (3, False), (0, True), (3, True)])
 def test_nf4_is_as_exact_as_its_own_code(tmp_path, cached, dora):
     """Weights opened for each product, and kept open in some layers or all."""
     folder = make_stored_model(

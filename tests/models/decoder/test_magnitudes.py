@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -45,8 +47,10 @@ def test_what_is_kept_does_not_change_the_numbers(chunk):
     theirs = stock(model, 1.0)
     for keeps in (("all",) * 3, ("input",) * 3, ("attention", "qkv", "input"))[bool(chunk) :]:
         layers = tuple(LayerPolicy(keep=keep, offload=keep != "all") for keep in keeps)
-        decoder.follow(MemoryPolicy(layers=layers, mlp_chunk_tokens=chunk, head_rows=7, head_columns=40))
-        assert_equal(ours(model, decoder, 1.0), theirs)
+        for cached in (2, 0):
+            portions = {"mlp_chunk_tokens": chunk, "head_rows": 7, "head_columns": 40}
+            decoder.follow(MemoryPolicy(layers=layers, cached_layers=cached, **portions))
+            assert_equal(ours(model, decoder, 1.0), theirs)
 
 
 @pytest.mark.parametrize("kind", ["", NO_ROTARY])
@@ -84,9 +88,11 @@ def test_a_row_of_zeros_learns_no_length_and_does_no_harm():
     assert torch.isfinite(torch.tensor(loss)) and all(torch.isfinite(one).all() for one in gradients.values())
 
 
-def test_changed_adapters_are_taken_over():
+@pytest.mark.parametrize("cached", [0, 2])
+def test_changed_adapters_are_taken_over(cached):
     model = make_model("llama", dora=True)
     decoder = take(model)
+    decoder.follow(replace(decoder.policy, cached_layers=cached))
     ours(model, decoder, 1.0)
     with torch.no_grad():
         decoder.store.weights.mul_(1.3)

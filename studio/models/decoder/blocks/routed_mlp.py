@@ -107,6 +107,11 @@ class RoutedMLP:
         for adapter in self.adapters:
             adapter.refresh()
 
+    def drop_adapters(self) -> None:
+        """Let the adapters of the routed experts add nothing until they are rounded again."""
+        for adapter in self.adapters:
+            adapter.linear.b.zero_()
+
     @property
     def expert_weights(self) -> int:
         """Weights of one of the routed experts."""
@@ -248,8 +253,14 @@ def _stack(
         weight=weight, flipped=part.flipped, bias=None if bias is None else bias.detach().to(rows.dtype)
     )
     if part.rank:
-        a, da = (split_a(one, part.shape[0]) for one in (part.a.detach(), store.gradient(part.a)))
-        b, db = (split_b(one, part.shape[0]) for one in (part.b.detach(), store.gradient(part.b)))
+        a, da = (
+            None if one is None else split_a(one, part.shape[0])
+            for one in (part.a.detach(), store.find_gradient(part.a))
+        )
+        b, db = (
+            None if one is None else split_b(one, part.shape[0])
+            for one in (part.b.detach(), store.find_gradient(part.b))
+        )
         linear.a, linear.b = (torch.empty(one.shape, dtype=rows.dtype, device=rows.device) for one in (a, b))
         linear.da, linear.db, linear.scale = da, db, part.scale
         adapters.append(StackAdapter(linear, a, b))

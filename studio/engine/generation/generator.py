@@ -1,0 +1,251 @@
+"""The decode loop: prompts are read once, many sequences grow a token a step, finished ones make room for the next.
+
+A step reads all weights once, whoever many sequences grow by it: so slots are kept full. What is common to prompts is
+computed once, page by page, and kept for the next question.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from studio.engine.generation.page_pool import PagePool
+from studio.engine.generation.request import Completion, Request, Sampling
+from studio.engine.generation.sampler import draw
+from studio.models.decoder.cached_rows import PAGE_TOKENS, PageArena
+from studio.models.decoder.live_decoder import LiveDecoder
+
+PREFILL_TOKENS = 2048
+"""Prompt tokens of one pass: activations of more take memory and save nothing."""
+SLOTS = 16
+LEAST_PAGES = 128
+"""An arena holds 8,192 tokens at least, so that a talk's earlier turns are kept."""
+
+
+@dataclass(slots=True)
+class _Sequence:
+    completion: Completion
+    pages: list[int]
+    tokens: list[int]
+    """Of prompt and answer."""
+    kept: int
+    """Tokens whose keys and values are kept."""
+
+    @property
+    def last_tokens(self) -> int:
+        """Tokens that it can come to."""
+        request = self.completion.request
+        return len(request.prompt) + request.sampling.max_new_tokens
+
+
+class Generator:
+    """Answers requests with `decoder`; keeps prefixes from one call to the next until forget()."""
+
+    def __init__(
+        self, decoder: LiveDecoder, ends: Callable[[Sequence[int]], bool], *, longest: int, room_bytes: int
+    ) -> None:
+        """`longest`: tokens of which no sequence has more; `room_bytes`: what keys and values may take."""
+        self.decoder = decoder
+        self.ends = ends
+        self.longest = longest
+        self._most_pages = max(1, room_bytes // decoder.page_bytes)
+        self._arena: PageArena | None = None
+        self._pool = PagePool(0)
+        self._unit = 0
+        """Pages that every sequence takes at least: of one size they lie at even distances (cached_rows.Grid)."""
+        self._adapted: bool | None = None
+
+    def forget(self) -> None:
+        """Forget every prefix: weights have changed."""
+        self._pool.forget_all()
+        self._adapted = None
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        requests: Sequence[Request],
+        *,
+        adapted: bool,
+        slots: int = SLOTS,
+        on_step: Callable[[Sequence[Completion]], None] = lambda grown: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> list[Completion]:
+        """Return what each request was answered, in their order.
+
+        `adapted`: whether adapters count; the caller sets peft's own switches to the same. `on_step`: told after every
+        step which answers have grown by a token. Raises torch.OutOfMemoryError, also where not one sequence has room.
+        """
+        root = self._switch(adapted)
+        found = [Completion(request) for request in requests]
+        waiting = deque(_Sequence(one, [], list(one.request.prompt), 0) for one in found)
+        self._make_room([one.last_tokens for one in waiting], slots)
+        active: list[_Sequence] = []
+
+        def grow(some: list[_Sequence], compute: Callable[[list[_Sequence]], None]) -> None:
+            compute(some)
+            on_step([one.completion for one in some])
+            for one in [one for one in some if one.completion.reason is not None]:
+                active.remove(one)
+                self._leave(root, one)
+
+        try:
+            while (waiting or active) and not should_stop():
+                while (
+                    waiting
+                    and len(active) < slots
+                    and (entered := self._admit(root, waiting, slots - len(active)))
+                ):
+                    active += entered
+                    grow(entered, lambda some: self._prefill(root, some))
+                if active and not should_stop():
+                    grow(list(active), self._step)
+        finally:
+            for one in active:
+                self._leave(root, one)
+        for one in found:
+            one.reason = one.reason or "stopped"
+        return found
+
+    @torch.inference_mode()
+    def score_last(self, tokens: Sequence[int], *, adapted: bool) -> torch.Tensor:
+        """Return the logits (2, V) fp32 behind the last two of `tokens`: one read with the prompt, one grown by it."""
+        self._switch(adapted)
+        self._make_room([len(tokens)], 1)
+        pages = self._pool.take(_count_pages(len(tokens)))
+        if pages is None:
+            raise torch.OutOfMemoryError("There is no room for keys and values.")
+        sampling = Sampling(max_new_tokens=1)
+        one = _Sequence(Completion(Request(tuple(tokens[:-1]), sampling)), pages, list(tokens), 0)
+        try:
+            x = self._compute([one], list(tokens[:-1]), [len(tokens) - 1])[-1:]
+            one.kept = len(tokens) - 1
+            return self.decoder.logits(torch.cat((x, self._compute([one], [tokens[-1]], [1]))))
+        finally:
+            self._pool.release(pages)
+
+    def _switch(self, adapted: bool) -> str:
+        """Let adapters count or not, and return under which name prefixes are kept."""
+        if self._adapted is not adapted:
+            self.decoder.note_change(adapted=adapted)
+            self._adapted = adapted
+        return "tuned" if adapted else "base"
+
+    def _make_room(self, lengths: Sequence[int], slots: int) -> None:
+        """Have an arena with room for the longest of these sequences, and for as many of them as there are slots."""
+        pages = sorted((_count_pages(length) for length in lengths), reverse=True)
+        self._unit = 0
+        if (
+            pages
+            and self.decoder.device.type == "cpu"
+            and pages[0] * min(slots, len(pages)) <= self._most_pages
+        ):
+            self._unit = pages[0]
+            pages = [self._unit] * len(pages)
+        if not pages or (self._pool.count >= max(LEAST_PAGES, sum(pages[:slots]))):
+            return
+        if pages[0] > self._most_pages:
+            raise torch.OutOfMemoryError(
+                f"Keys and values of {pages[0] * PAGE_TOKENS} tokens do not fit in {self._most_pages} pages."
+            )
+        count = min(self._most_pages, max(LEAST_PAGES, sum(pages[:slots])))
+        if count > self._pool.count:
+            self._arena = None
+            self._arena, self._pool = self.decoder.make_arena(count), PagePool(count)
+
+    def _admit(self, root: str, waiting: deque[_Sequence], slots: int) -> list[_Sequence]:
+        """Take as many sequences as have room and can be read together; whose prefix is being read comes after that."""
+        entered: list[_Sequence] = []
+        begun: set[tuple] = set()
+        tokens = 0
+        while waiting and len(entered) < slots and tokens < PREFILL_TOKENS:
+            one = waiting[0]
+            kept = self._pool.find(root, one.tokens)
+            start = len(kept) * PAGE_TOKENS
+            page = one.tokens[start : start + PAGE_TOKENS]
+            first = (kept[-1] if kept else root, tuple(page))
+            if first in begun and len(page) == PAGE_TOKENS and len(one.tokens) > start + PAGE_TOKENS:
+                break
+            pages = self._take(kept, max(self._unit, _count_pages(one.last_tokens)))
+            if pages is None:
+                break
+            waiting.popleft()
+            one.pages, one.kept = pages, start
+            begun.add(first)
+            tokens += len(one.tokens) - start
+            entered.append(one)
+        return entered
+
+    def _take(self, kept: list[int], count: int) -> list[int] | None:
+        """Return `count` pages in use, of which the first hold what `kept` holds; None without room.
+
+        Shared pages, where own ones can follow them; on a processor, which reads a sequence fastest where it lies in
+        one piece, else copies of them.
+        """
+        pool = self._pool
+        pool.use(kept)
+        own = pool.take(count - len(kept), kept[-1] if kept else None)
+        if own is None:
+            pool.release(kept)
+            return None
+        pages = kept + own
+        if not kept or self.decoder.device.type != "cpu" or pages[-1] - pages[0] == count - 1:
+            return pages
+        copies = pool.take(count)
+        if copies is None or copies[-1] - copies[0] != count - 1:
+            pool.release(copies or [])
+            return pages
+        self._arena.copy(kept, copies[: len(kept)])
+        pool.release(pages)
+        return copies
+
+    def _prefill(self, root: str, entered: list[_Sequence]) -> None:
+        """Read the prompts and draw each answer's first token."""
+        for some in ([one for one in entered if not one.kept], [one for one in entered if one.kept]):
+            if not some:
+                continue
+            counts = [len(one.tokens) - one.kept for one in some]
+            x = self._compute(some, [id for one in some for id in one.tokens[one.kept :]], counts)
+            for one in some:
+                one.kept = len(one.tokens)
+                self._pool.keep(root, one.tokens, one.pages)
+            lasts = torch.tensor(counts).cumsum(0) - 1
+            self._draw(some, x.index_select(0, lasts.to(x.device)))
+
+    def _step(self, active: list[_Sequence]) -> None:
+        """Let every sequence grow by a token."""
+        x = self._compute(active, [one.tokens[-1] for one in active], [1] * len(active))
+        for one in active:
+            one.kept += 1
+        self._draw(active, x)
+
+    def _compute(self, some: list[_Sequence], ids: list[int], counts: list[int]) -> torch.Tensor:
+        decoder = self.decoder
+        sequences = [(one.kept, count, one.pages) for one, count in zip(some, counts, strict=True)]
+        rows = decoder.lay_rows(self._arena, sequences, max(one.last_tokens for one in some))
+        return decoder.forward(torch.tensor(ids).to(decoder.device, non_blocking=True), rows)
+
+    def _draw(self, some: list[_Sequence], x: torch.Tensor) -> None:
+        samplings = [one.completion.request.sampling for one in some]
+        histories = [one.tokens for one in some]
+        tokens, scores = draw(self.decoder.logits(x), samplings, histories, [len(one) for one in histories])
+        for one, token, score in zip(some, tokens.tolist(), scores.tolist(), strict=True):
+            one.tokens.append(token)
+            completion = one.completion
+            completion.tokens.append(token)
+            completion.log_probabilities.append(score)
+            if self.ends(completion.tokens):
+                completion.reason = "end"
+            elif len(completion.tokens) >= completion.request.sampling.max_new_tokens:
+                completion.reason = "limit"
+
+    def _leave(self, root: str, one: _Sequence) -> None:
+        """Give a sequence's pages back; whole ones stay known for whoever goes on from there."""
+        self._pool.keep(root, one.tokens[: one.kept], one.pages)
+        self._pool.release(one.pages)
+
+
+def _count_pages(tokens: int) -> int:
+    return -(-tokens // PAGE_TOKENS)

@@ -1,0 +1,148 @@
+"""A decoder that answers: the blocks of the training's, over the modules as they stand, with kept keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from studio_kernels.attention import Attention
+from studio_kernels.dispatch import Kernels
+from torch import Tensor, nn
+
+from studio.core.i18n import Text, text
+from studio.models.decoder.blocks.block import StreamRows
+from studio.models.decoder.cached_rows import CachedRows, PageArena, lay_rows, page_bytes
+from studio.models.decoder.decoder import choose_layer_attention
+from studio.models.decoder.embedding import Embedding
+from studio.models.decoder.layer import Layer
+from studio.models.decoder.live_linears import LiveGroup, multiply_rows
+from studio.models.decoder.rotary import RotaryTables
+from studio.models.decoder.spec import DecoderSpec, read_decoder
+
+
+class StillStore:
+    """Stands where a FlatStore does when nothing is trained."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def find_gradient(self, parameter: nn.Parameter | None) -> None:
+        """See FlatStore: there is none."""
+        return None
+
+    def gradient(self, parameter: nn.Parameter) -> None:
+        """See FlatStore: there is none."""
+        return None
+
+
+class LiveDecoder:
+    """Computes rows of token ids over kept keys and values; nothing of the model is moved or changed."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        layers: Sequence[Layer],
+        model: nn.Module,
+        kernels: Kernels,
+        dtype: torch.dtype,
+    ) -> None:
+        self.spec = spec
+        self.layers = tuple(layers)
+        self.kernels = kernels
+        self.dtype = dtype
+        self.device = next(model.parameters()).device
+        # The wrappers themselves: what peft trained of embedding and head hangs on its own switches.
+        self._embedding = Embedding(model.get_input_embeddings(), dtype, None, spec.embedding_scale)
+        self._head = model.get_output_embeddings()
+        self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
+        self._windows = {layer.window for layer in spec.layers}
+        self._store = self.layers[0].store
+        self.longest = _rotary_limit(model.config.get_text_config()) if self._rotary.length_dependent else 0
+        """Tokens beyond which angles would change with a sequence's length, 0 where they never do."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of keys and values, of all layers."""
+        return page_bytes(self.spec.layers, self.dtype)
+
+    def make_arena(self, pages: int) -> PageArena:
+        """Return room for keys and values. Raises torch.OutOfMemoryError."""
+        return PageArena.of(self.spec.layers, pages, self.dtype, self.device)
+
+    def note_change(self, *, adapted: bool) -> None:
+        """Say that weights may have changed, and whether adapters count from here on."""
+        self._store.version += 1
+        for layer in self.layers:
+            for group in layer.groups:
+                group.adapted = adapted
+            layer.take_over_changes(self.kernels)
+            if not adapted:
+                layer.drop_adapters()
+
+    def lay_rows(
+        self, arena: PageArena, sequences: Sequence[tuple[int, int, Sequence[int]]], longest: int
+    ) -> CachedRows:
+        """See cached_rows.lay_rows(); `longest`: tokens of which none of these sequences will ever have more."""
+        tables = self._rotary.up_to(self.longest or longest, self.device)
+        return lay_rows(arena, sequences, tables, self._windows, self.device)
+
+    @torch.no_grad()
+    def forward(self, token_ids: Tensor, rows: CachedRows) -> Tensor:
+        """Return the last layer's result (T, H), before the last norm, and keep keys and values of ids (T,)."""
+        x = self._embedding.forward(token_ids)
+        for number, layer in enumerate(self.layers):
+            x = layer.decode(number, x, rows, self.kernels)
+        return x
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits (N, V) fp32 of some of forward()'s rows."""
+        norm = self.spec.norm
+        normal = self.kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))[0]
+        head = self._head
+        if type(head) is nn.Linear and head.weight.dtype == normal.dtype and head.bias is None:
+            out = normal.new_empty(normal.shape[0], head.weight.shape[0])
+            logits = multiply_rows(normal, head.weight.detach(), out).float()
+        else:  # a wrapper, whose own code knows its switches
+            logits = head(normal).float()
+        if self.spec.logit_scale != 1.0:
+            logits *= self.spec.logit_scale
+        return self.spec.softcap * torch.tanh(logits / self.spec.softcap) if self.spec.softcap else logits
+
+
+def _rotary_limit(config: Any) -> int:
+    """Return up to how many tokens a rotary embedding that hangs on the length stays the same."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [one for one in rope.values() if isinstance(one, dict)] or [rope]
+    limits = [one.get("original_max_position_embeddings") or config.max_position_embeddings for one in kinds]
+    return int(min(limits))
+
+
+def read_live(model: nn.Module, kernels: Kernels, dtype: torch.dtype) -> LiveDecoder | Text:
+    """Return a decoder that answers for `model` (a causal language model, adapters enabled), or why there is none.
+
+    `dtype`: of the rows and of what is kept.
+    """
+    spec = read_decoder(model)
+    if isinstance(spec, Text):
+        return spec
+    if spec.mixers:
+        return text("model.decoder.unlike", part=type(spec.mixers[0].module).__name__)
+    device = next(model.parameters()).device
+    store, stream = StillStore(), StreamRows(spec.hidden_size, dtype, device)
+    attentions: dict[tuple, Attention] = {}
+    flash = kernels.implementations["flash"] == "triton"
+    layers = [
+        Layer(
+            layer,
+            {name: LiveGroup(group, dtype) for name, group in layer.groups.items()},
+            choose_layer_attention(layer, device, dtype, None, flash, attentions),
+            store,
+            stream,
+        )
+        for layer in spec.layers
+    ]
+    decoder = LiveDecoder(spec, layers, model, kernels, dtype)
+    decoder.note_change(adapted=True)
+    return decoder

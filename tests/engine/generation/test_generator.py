@@ -1,0 +1,140 @@
+"""The decode loop says what the model's own code says, whoever else is answered at the same time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from studio_kernels.dispatch import bind
+
+from studio.engine.generation.generator import Generator
+from studio.engine.generation.request import Request, Sampling
+from studio.models.decoder.live_decoder import read_live
+from tests.models.decoder import models, routed_models
+
+TOKENS = 64
+ROOM_BYTES = 2**28
+DRAWN = torch.randint(3, 97, (200,), generator=torch.Generator().manual_seed(1)).tolist()
+SHARED = DRAWN[:70]
+"""A page and some tokens of the next."""
+PROMPTS = (DRAWN[100:105], DRAWN[110:140], SHARED + [5, 6, 7], SHARED + [9], SHARED[:66] + [3] * 9)
+OFTEN = ("llama", "gemma2", "gemma3", "ministral3", "olmo2", "gpt_oss", "qwen2_moe")
+"""With windows, bounded scores, sinks, norms in every place, growing queries, experts."""
+FAMILIES = [
+    pytest.param(name, marks=() if name in OFTEN else pytest.mark.computing)
+    for name in (*models.FAMILIES, *routed_models.FAMILIES)
+]
+
+
+def make(family: str) -> torch.nn.Module:
+    if family in models.FAMILIES:
+        return models.make_model(family, max_position_embeddings=256)
+    return routed_models.make_routed(family, max_position_embeddings=256)
+
+
+def make_generator(model: torch.nn.Module, end: int | None = None, room_bytes: int = ROOM_BYTES) -> Generator:
+    decoder = read_live(model, bind({}), torch.float32)
+    return Generator(decoder, lambda tokens: tokens[-1] == end, longest=256, room_bytes=room_bytes)
+
+
+def ask(*prompts: list[int], tokens: int = TOKENS, **sampling: float) -> list[Request]:
+    return [
+        Request(tuple(one), Sampling(max_new_tokens=tokens - i, **sampling)) for i, one in enumerate(prompts)
+    ]
+
+
+@torch.no_grad()
+def assert_own_code_agrees(model: torch.nn.Module, completion) -> None:
+    """Each token is the likeliest behind those before it, and as likely, by one pass of the model's own code."""
+    prompt, tokens = completion.request.prompt, torch.tensor(completion.tokens)
+    ids = torch.tensor([[*prompt, *completion.tokens]])
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+    assert torch.equal(logits.argmax(-1), tokens)
+    wanted = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    assert torch.allclose(torch.tensor(completion.log_probabilities), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_answers_are_those_of_the_models_own_code(family):
+    model = make(family)
+    generator = make_generator(model)
+    for one in generator.answer(ask(*PROMPTS), adapted=True, slots=2):
+        assert (len(one.tokens), one.reason) == (one.request.sampling.max_new_tokens, "limit")
+        assert_own_code_agrees(model, one)
+    with model.disable_adapter():
+        for one in generator.answer(ask(*PROMPTS[:2], tokens=12), adapted=False):
+            assert_own_code_agrees(model, one)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make("qwen2")
+
+
+def test_a_batch_says_what_generate_says(model):
+    for one in make_generator(model).answer(ask(*PROMPTS[:3], tokens=24), adapted=True):
+        ids = torch.tensor([one.request.prompt])
+        count = len(one.tokens)
+        out = model.generate(
+            input_ids=ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, use_cache=True
+        )
+        assert out[0, ids.shape[1] :].tolist() == one.tokens
+
+
+def test_drawn_answers_are_the_same_in_any_batch(model):
+    drawn = {"temperature": 1.5, "seed": 7, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1}
+    generator = make_generator(model)
+    together = generator.answer(ask(*PROMPTS, tokens=20, **drawn), adapted=True, slots=3)
+    for request, one in zip(ask(*PROMPTS, tokens=20, **drawn), together, strict=True):
+        assert make_generator(model).answer([request], adapted=True)[0].tokens == one.tokens
+    greedy = generator.answer(ask(*PROMPTS, tokens=20), adapted=True)
+    assert all(one.tokens != other.tokens for one, other in zip(together, greedy, strict=True))
+    other = generator.answer(ask(*PROMPTS, tokens=20, **drawn | {"seed": 8}), adapted=True)
+    assert all(one.tokens != two.tokens for one, two in zip(together, other, strict=True))
+
+
+def test_a_common_beginning_is_read_once_and_kept(model, monkeypatch):
+    generator, read = make_generator(model), []
+    compute = generator._compute
+    monkeypatch.setattr(
+        generator, "_compute", lambda some, ids, counts: read.append(len(ids)) or compute(some, ids, counts)
+    )
+    prompts = [SHARED + [5], SHARED + [6, 7]]
+    first = generator.answer(ask(*prompts, tokens=2), adapted=True)
+    assert read[:2] == [71, 8], "the second begins where the first one's page ends"
+    talk = [*first[0].request.prompt, *first[0].tokens, *DRAWN[:3]]
+    read.clear()
+    [one] = generator.answer(ask(talk, tokens=1), adapted=True)
+    assert read == [len(talk) - 64]
+    assert_own_code_agrees(model, one)
+    generator.forget()
+    read.clear()
+    generator.answer(ask(talk, tokens=1), adapted=True)
+    assert read == [len(talk)], "other weights, other keys"
+
+
+def test_answers_end_at_ends_and_when_nobody_wants_more(model):
+    [whole] = make_generator(model).answer(ask(PROMPTS[0], tokens=12), adapted=True)
+    end = whole.tokens[5]
+    stop = whole.tokens.index(end) + 1
+    [one] = make_generator(model, end).answer(ask(PROMPTS[0], tokens=12), adapted=True)
+    assert (one.tokens, one.reason) == (whole.tokens[:stop], "end")
+    grown = []
+    found = make_generator(model).answer(
+        ask(*PROMPTS, tokens=12),
+        adapted=True,
+        slots=2,
+        on_step=grown.append,
+        should_stop=lambda: len(grown) > 2,
+    )
+    assert {one.reason for one in found} == {"stopped"} and found[-1].tokens == [] and found[0].tokens
+
+
+def test_fewer_sequences_go_at_once_where_room_is_short(model):
+    page = make_generator(model).decoder.page_bytes
+    tight = make_generator(model, room_bytes=3 * page)
+    wanted = make_generator(model).answer(ask(*PROMPTS, tokens=9), adapted=True)
+    assert [one.tokens for one in tight.answer(ask(*PROMPTS, tokens=9), adapted=True)] == [
+        one.tokens for one in wanted
+    ]
+    with pytest.raises(torch.OutOfMemoryError):
+        make_generator(model, room_bytes=page).answer(ask(PROMPTS[2], tokens=9), adapted=True)
