@@ -11,6 +11,7 @@ from studio_kernels.decode_attention import DECODE_ATTENTION
 from studio_kernels.dropout import DROPOUT
 from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
+from studio_kernels.gated_delta import GATED_DELTA
 from studio_kernels.glu import GLU
 from studio_kernels.grouped_matmul import GROUPED_MATMUL
 from studio_kernels.layer_norm import LAYER_NORM
@@ -41,6 +42,7 @@ OPS: tuple[Op, ...] = (
     FP8,
     FLASH_ATTENTION,
     GROUPED_MATMUL,
+    GATED_DELTA,
     DECODE_ATTENTION,
     WRITE_PAGES,
     TOKEN_SAMPLER,

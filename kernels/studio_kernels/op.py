@@ -27,7 +27,7 @@ NEEDS_DOTS = {
 }
 """Op -> whether its kernel multiplies matrices (tl.dot). Before compute capability 8.0 Triton compiles those without
 tensor cores: such an op stays in PyTorch there, an elementwise or reduction one does not."""
-NEEDS_DOTS_WHERE_ASKED = {"magnitudes": False, "fp8": True, "grouped_matmul": True}
+NEEDS_DOTS_WHERE_ASKED = {"magnitudes": False, "fp8": True, "grouped_matmul": True, "gated_delta": True}
 """Likewise, of ops that not every run asks for."""
 
 
