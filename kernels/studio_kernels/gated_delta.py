@@ -238,7 +238,8 @@ def _make_apply(forward: Callable[..., Tensor], backward: Callable[..., Gradient
             """See torch.autograd.Function."""
             ctx.save_for_backward(q, k, v, g, beta)
             ctx.chunks, ctx.options = chunks, {"scale": scale, "normalise": normalise}
-            return forward(q, k, v, g, beta, chunks, **ctx.options)
+            with torch.autocast(q.device.type, enabled=False):  # the twin's sums are float32
+                return forward(q, k, v, g, beta, chunks, **ctx.options)
 
         @staticmethod
         @torch.autograd.function.once_differentiable

@@ -18,9 +18,12 @@ from studio_kernels.op import Support
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, literal, text
+from studio.models.delta_rule import borrow_forward, has_delta_rule, width_of
 from studio.models.norm_probe import is_rms_norm, read_norm, relative_error, takes_one_tensor
 
 PROBE_TOKENS = 5
+CHUNKED_TOKENS = 70
+"""Of what goes through a text in chunks of 64."""
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Largest error allowed, as a share of the largest value: 5 to 10 roundings of 16-bit types; in float32 room for
 TF32 products. A wrong formula is off by far more (GELU for SiLU: 0.1 to 1)."""
@@ -71,6 +74,8 @@ class Swapper:
     """Row lengths of the module's input and of the op's input, in elements."""
     build: Callable[[nn.Module, Kernels], Forward | Text]
     """The new forward, or the reason why there is none."""
+    tokens: int = PROBE_TOKENS
+    """Of the probe."""
 
 
 def fuse(
@@ -154,8 +159,8 @@ class _Probe:
                 forward = swapper.build(module, self.kernels)
                 if isinstance(forward, Text):
                     return forward
-                stock = self._run(module, type(module).forward, input_width, device)
-                swapped = self._run(module, forward, input_width, device)
+                stock = self._run(module, type(module).forward, input_width, device, swapper.tokens)
+                swapped = self._run(module, forward, input_width, device, swapper.tokens)
         except ERRORS as error:
             return text("model.fuse.failed", error=literal(f"{type(error).__name__}: {error}"))
         return _disagreement(stock, swapped, self.autocast) or forward
@@ -169,10 +174,12 @@ class _Probe:
         ]
         return next((answer for answer in answers if not answer.ok), answers[0])
 
-    def _run(self, module: nn.Module, forward: Forward, width: int, device: torch.device) -> list[Tensor]:
+    def _run(
+        self, module: nn.Module, forward: Forward, width: int, device: torch.device, tokens: int
+    ) -> list[Tensor]:
         """Output, input gradient and the gradients of all trained parameters, from a fixed random state."""
         torch.manual_seed(0)
-        x = torch.randn(1, PROBE_TOKENS, width).to(device, self.dtype).requires_grad_()
+        x = torch.randn(1, tokens, width).to(device, self.dtype).requires_grad_()
         wanted = [x, *(parameter for parameter in module.parameters() if parameter.requires_grad)]
         with torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None):
             y = forward(module, x)
@@ -293,4 +300,11 @@ SWAPPERS: tuple[Swapper, ...] = (
         build=_build_rms_norm,
     ),
     Swapper(op="glu", matches=_is_gated_mlp, widths=_gated_mlp_widths, build=_build_gated_mlp),
+    Swapper(
+        op="gated_delta",
+        matches=has_delta_rule,
+        widths=lambda mixer: (width_of(mixer),) * 2,
+        build=lambda mixer, kernels: borrow_forward(mixer, kernels.gated_delta),
+        tokens=CHUNKED_TOKENS,
+    ),
 )

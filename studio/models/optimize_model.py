@@ -40,6 +40,8 @@ class Fast:
             found = {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
             if not self.decoder.routed:
                 found.discard("grouped_matmul")
+            if not self.decoder.has_delta_rule:
+                found.discard("gated_delta")
             ours = any(kernel.packed.name == "triton" for kernel in self.decoder.attentions)
             return (
                 found if ours else found - {"flash"}
@@ -87,7 +89,7 @@ class Fast:
 
 USED = {
     "rms_norm", "glu", "rope", "dropout", "nf4", "magnitudes", "lora", "linear_cross_entropy", "adamw", "fp8", "flash",
-    "grouped_matmul",
+    "grouped_matmul", "gated_delta",
 }  # fmt: skip
 """The ops of which the decoder and its optimizer consist."""
 
@@ -116,8 +118,10 @@ def make_fast(
     if policy is not None:
         device = next(model.parameters()).device
         capability = read_capability(device) if capability is None else capability
-        # Where nobody decided on it, experts are multiplied as adapters are.
-        kernels = {"grouped_matmul": kernels.get("lora", "reference"), **kernels}
+        # Where nobody decided on them, experts are multiplied as adapters are, and a delta rule's chunks.
+        kernels = {op: kernels.get("lora", "reference") for op in ("grouped_matmul", "gated_delta")} | dict(
+            kernels
+        )
         if fp8:  # where nobody decided on it, rows are quantised as they are normalised
             kernels = {"fp8": kernels.get("rms_norm", "reference"), **kernels}
 
@@ -137,7 +141,7 @@ def make_fast(
     return Fast(None, fuse(model, wanted, autocast=autocast), refused)
 
 
-SWAPPED = ("rms_norm", "glu")
+SWAPPED = ("rms_norm", "glu", "gated_delta")
 """The ops that fuse knows a place for."""
 
 

@@ -30,7 +30,7 @@ from studio.planning.layer_kinds import (
     read_routed,
     stand_beside,
 )
-from studio.planning.mixer_record import SCORE_BYTES, MixerRecord, count_record
+from studio.planning.mixer_record import DELTA_RULE, SCORE_BYTES, MixerRecord, count_record
 from studio.planning.trained_beside import Beside, count_beside, list_others
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -175,7 +175,11 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         paired=stand_beside(model),
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
         record=_count_record(
-            model, foreign, element_bytes, longest(model, recipe) if plan.attention.value == "eager" else 0
+            model,
+            foreign,
+            element_bytes,
+            longest(model, recipe) if plan.attention.value == "eager" else 0,
+            fused=element_bytes == 2 and _by_triton(plan, "gated_delta"),
         ),
     )
 
@@ -183,6 +187,11 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
 def trains_magnitudes(recipe: Recipe) -> bool:
     """Return whether each output's length is trained beside its adapter (models/decoder/magnitudes.py)."""
     return recipe.adapter.dora and recipe.adapter.method == "lora"
+
+
+def has_delta_rule(model: ModelFacts) -> bool:
+    """Return whether layers have mixers with a gated delta rule."""
+    return any(name.partition(".")[0] == DELTA_RULE for name in _list_linears(model))
 
 
 def longest(model: ModelFacts, recipe: Recipe) -> int:
@@ -208,11 +217,12 @@ def _find_strange(model: ModelFacts) -> list[str]:
 
 
 def _count_record(
-    model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int
+    model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int, *, fused: bool
 ) -> MixerRecord | None:
     """Return DecoderShape.record.
 
     `scored_tokens`: how many scores a head keeps of a token, where attention is composed of matrix products.
+    `fused`: whether a gated delta rule is computed by our kernels.
     """
     if not mixers:
         return None
@@ -224,6 +234,7 @@ def _count_record(
         head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
         element_bytes=element_bytes,
         score_bytes=model.query_heads * scored_tokens * (SCORE_BYTES + element_bytes),
+        fused=fused,
     )
 
 

@@ -31,6 +31,10 @@ class Cost:
 
 
 GATED_DELTA = Cost(32.0, 13.0, 0.2, 0.12)
+FUSED_DELTA = Cost(12.5, 13.0, 0.3, 0.7)
+"""By the op gated_delta, which keeps its inputs alone."""
+DELTA_RULE = "linear_attn"
+"""What layers call a mixer with a gated delta rule."""
 CONVOLUTION = Cost(4.1, 4.0, 0.65, 0.4)
 LATENT = Cost(5.3, 4.0, 0.65, 0.55)
 GATED_ATTENTION = Cost(8.2, 4.0, 0.5, 0.4)
@@ -57,11 +61,14 @@ class MixerRecord:
     """Likewise, while autograd runs back."""
 
 
-def choose_cost(name: str, linears: Linears, head_norms: bool) -> Cost:
-    """Return what is known of the mixer that a layer calls `name`; its `linears` are (outputs, inputs)."""
+def choose_cost(name: str, linears: Linears, head_norms: bool, fused: bool = False) -> Cost:
+    """Return what is known of the mixer that a layer calls `name`; its `linears` are (outputs, inputs).
+
+    `fused`: a delta rule is computed by our kernels.
+    """
     leaves = {full.rpartition(".")[2]: shape for full, shape in linears.items()}
-    if name == "linear_attn":
-        return GATED_DELTA
+    if name == DELTA_RULE:
+        return FUSED_DELTA if fused else GATED_DELTA
     if name == "conv":
         return CONVOLUTION
     if name != "self_attn":
@@ -83,16 +90,17 @@ def count_record(
     head_norms: bool,
     element_bytes: int,
     score_bytes: int,
+    fused: bool = False,
 ) -> MixerRecord:
     """Return what is held of `mixers`, the linears of each kind by the name of its module.
 
     `weights`: of all layers' mixers together, from which the layers of two kinds are counted. `score_bytes`: what
-    composed attention holds of a token's scores.
+    composed attention holds of a token's scores. `fused`: see choose_cost().
     """
     wider = max(1, element_bytes // 2)
     held, sizes, costs = [], [], []
     for name, linears in mixers.items():
-        cost, shapes = choose_cost(name, linears, head_norms), list(linears.values())
+        cost, shapes = choose_cost(name, linears, head_norms, fused), list(linears.values())
         hidden = max((inputs for _, inputs in shapes), default=0) if len(shapes) < 2 else shapes[0][1]
         inside = sum(outputs for full, (outputs, _) in linears.items() if not _returns(full))
         scores = score_bytes if name == "self_attn" else 0

@@ -20,7 +20,7 @@ from studio.planning.backend_table import (
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import read_decoder, trains_magnitudes
+from studio.planning.decoder_shape import has_delta_rule, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -68,6 +68,7 @@ def plan(
     fp8 = _choose_fp8(draft, recipe, model, gpu)
     asked = {
         "magnitudes": trains_magnitudes(recipe), "fp8": fp8.value, "grouped_matmul": model.expert_parameters,
+        "gated_delta": has_delta_rule(model),
     }  # fmt: skip
     for op in NEEDS_DOTS_WHERE_ASKED:
         if asked[op]:

@@ -95,7 +95,7 @@ class Wiring:
     fixed: Given
     """Arguments that are always the same."""
 
-    def call(self, mixer: nn.Module, rows: Tensor, given: Given) -> Tensor:
+    def call(self, mixer: Callable, rows: Tensor, given: Given) -> Tensor:
         """Return the result (D, S, H) of `mixer` for `rows` in a layer that is `given` the rest."""
         passed = {name: _lend(given[source]) for name, source in self.passed.items()}
         result = mixer(**{self.rows: rows}, **passed, **self.fixed)

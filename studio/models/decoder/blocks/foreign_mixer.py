@@ -4,18 +4,21 @@
 
 Attention of another kind, a gated delta rule, a state space, a short convolution. The module reads documents as rows of
 a batch (padded_rows.py), so that no state leaks from one to the next, with what the model's own decoder gives it
-(own_inputs.py). Forward nothing is recorded but at the highest level; backward the module runs again, and autograd
-gives dn and the gradients of the adapters inside, which are added to the store's. T rows, H hidden width.
+(own_inputs.py); a gated delta rule inside may be computed by our kernels (delta_rule.py). Forward nothing is recorded
+but at the highest level; backward the module runs again, and autograd gives dn and the gradients of the adapters
+inside, which are added to the store's. T rows, H hidden width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from studio_kernels.dispatch import Kernels
+from studio_kernels.op import Implementation
 from torch import Tensor, nn
 
 from studio.models.decoder.batch_layout import BatchLayout
@@ -23,6 +26,7 @@ from studio.models.decoder.blocks.block import Saved, StreamRows
 from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward, normalise
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
+from studio.models.delta_rule import borrow_forward, has_delta_rule
 
 RECORDED_LEVEL = 3
 """From this place in KEEP_LEVELS on autograd's record is kept from the forward pass to the backward pass."""
@@ -71,6 +75,8 @@ class ForeignMixer:
         self.trained = tuple(trained)
         self.outer = rows
         self.norm_gradients = norm_gradients
+        self.delta_rule = has_delta_rule(module)
+        self._borrowed: tuple[Implementation, Callable] | None = None
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int
@@ -79,10 +85,10 @@ class ForeignMixer:
         saved = SavedMixer(x if level >= 0 else None)
         normal, _ = normalise(self.spec.input_norm, x, kernels)
         if level >= RECORDED_LEVEL:
-            saved.record = self._record(normal, rows)
+            saved.record = self._record(normal, rows, kernels)
             branch = self._collect(saved.record.results, rows)
         else:
-            branch = self._collect(self._run(self._spread(normal, rows), rows), rows)
+            branch = self._collect(self._run(self._spread(normal, rows), rows, kernels), rows)
         if level >= 1 and self.spec.attention_norm is not None:
             saved.branch = branch
         return self._join(branch, x, kernels), saved
@@ -93,7 +99,7 @@ class ForeignMixer:
             return y
         if saved.branch is None:
             saved.record = saved.record or self._record(
-                normalise(self.spec.input_norm, saved.x, kernels)[0], rows
+                normalise(self.spec.input_norm, saved.x, kernels)[0], rows, kernels
             )
             saved.branch = self._collect(saved.record.results, rows)
         return self._join(saved.branch, saved.x, kernels)
@@ -104,7 +110,7 @@ class ForeignMixer:
         """See LayerBlock."""
         spec, hidden = self.spec, saved.x.shape[1]
         normal, r = normalise(self.spec.input_norm, saved.x, kernels)
-        record = saved.record or self._record(normal, rows)
+        record = saved.record or self._record(normal, rows, kernels)
         del normal
         dbranch = dy[:, :hidden]
         if joins_apart(spec.attention_norm, spec.residual_scale):
@@ -139,19 +145,28 @@ class ForeignMixer:
     def _spread(self, normal: Tensor, rows: BatchLayout) -> tuple[Tensor, ...]:
         return tuple(block.spread(normal) for block, _ in self._ask(rows))
 
-    def _run(self, starts: Sequence[Tensor], rows: BatchLayout) -> tuple[Tensor, ...]:
+    def _run(self, starts: Sequence[Tensor], rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, ...]:
         """Return what the module gives for each block of rows, as a step without our decoder computes it."""
-        mixer, dtype = self.spec.mixer, self.outer.dtype
+        mixer, dtype, call = self.spec.mixer, self.outer.dtype, self._choose(kernels)
         with torch.autocast(self.outer.device.type, dtype=dtype, enabled=dtype in HALVES):
             return tuple(
-                mixer.wiring.call(self.module, start, given[mixer.number])
+                mixer.wiring.call(call, start, given[mixer.number])
                 for start, (_, given) in zip(starts, self._ask(rows), strict=True)
             )
 
-    def _record(self, normal: Tensor, rows: BatchLayout) -> Record:
+    def _choose(self, kernels: Kernels) -> Callable:
+        """Return what is called: the module, or its code with our kernels for what it has of a gated delta rule."""
+        if not self.delta_rule or kernels.implementations["gated_delta"] != "triton":
+            return self.module
+        op = kernels.gated_delta
+        if self._borrowed is None or self._borrowed[0] is not op:
+            self._borrowed = op, borrow_forward(self.module, op)
+        return partial(self._borrowed[1], self.module)
+
+    def _record(self, normal: Tensor, rows: BatchLayout, kernels: Kernels) -> Record:
         with torch.enable_grad():
             starts = tuple(start.detach().requires_grad_() for start in self._spread(normal, rows))
-            return Record(starts, self._run(starts, rows))
+            return Record(starts, self._run(starts, rows, kernels))
 
     def _collect(self, blocks: Sequence[Tensor], rows: BatchLayout) -> Tensor:
         """Return (T, H) of what stands in `blocks`, in memory of its own."""
