@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from benchmarks.decode_cases import decode_attentions, few_rows, page_writes, token_draws
+from benchmarks.delta_rule_cases import delta_rules
 from benchmarks.kernel_cases import (
     Workload,
     adapters,
@@ -54,6 +55,7 @@ CASES: Cases = {
         partial(adapters, 16384, 4096, (14336, 14336)),
     ),
     "grouped_matmul": (partial(experts, 4096, 8, 128, 2048, 1536), partial(experts, 4096, 8, 128, 768, 2048)),
+    "gated_delta": (partial(delta_rules, (2048, 2048), 16, 32, 128),),
     "fp8": (partial(quantisations, 16384, 4096),),
     "flash": (
         partial(capped_attentions, (2048, 2048), 16, 8, 256),
@@ -91,6 +93,7 @@ TRY: Cases = {
     "linear_cross_entropy": (partial(heads, 8, 64, 128),),
     "lora": (partial(adapters, 8, 64, (64, 32)),),
     "grouped_matmul": (partial(experts, 8, 2, 4, 64, 32, 8),),
+    "gated_delta": (partial(delta_rules, (70, 9), 1, 2, 16),),
     "fp8": (partial(quantisations, 8, 64),),
     "flash": (
         partial(capped_attentions, (9, 5), 4, 2, 16),

@@ -67,6 +67,7 @@ class Tiles:
     """Key dimensions of a step where gradients of keys are summed."""
     warps: int = 4
     back_warps: int = 8
+    scan_warps: int = 4
     stages: int = 1
     scan_stages: int = 2
 
@@ -100,6 +101,7 @@ class _Launch:
         }  # fmt: skip
         self.scan_sizes = self.sizes | {
             "VALUES": min(tiles.scan_values, _round_up(self.value_dim)),
+            "num_warps": tiles.scan_warps,
             "num_stages": tiles.scan_stages,
         }
         self.scan_grid = (-(-self.value_dim // self.scan_sizes["VALUES"]), self.heads, len(chunks.counts))

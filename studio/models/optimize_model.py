@@ -15,6 +15,7 @@ from studio.core.memory_policy import MemoryPolicy
 from studio.models.decoder.decoder import Decoder, read_capability, take_over
 from studio.models.decoder.fp8_weights import drop_fp8, use_fp8
 from studio.models.decoder.parity_check import find_difference
+from studio.models.delta_rule import has_delta_rule
 from studio.models.module_swaps import Fused, fuse
 
 
@@ -40,7 +41,7 @@ class Fast:
             found = {op for op, name in self.decoder.kernels.implementations.items() if name == "triton"}
             if not self.decoder.routed:
                 found.discard("grouped_matmul")
-            if not self.decoder.has_delta_rule:
+            if not any(has_delta_rule(mixer.module) for mixer in self.decoder.spec.mixers):
                 found.discard("gated_delta")
             ours = any(kernel.packed.name == "triton" for kernel in self.decoder.attentions)
             return (

@@ -14,7 +14,7 @@ from torch import nn
 from studio.core.i18n import load_catalogue
 from studio.models.module_swaps import Swap, fuse
 from studio.models.optimize_model import SWAPPED
-from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.backend_table import NEEDS_DOTS, NEEDS_DOTS_WHERE_ASKED
 
 SHAPE = {
     "vocab_size": 96,
@@ -364,5 +364,7 @@ def test_weights_that_are_not_in_memory_are_left_alone():
 def test_every_op_that_a_plan_decides_has_a_swapper():
     from studio.models.module_swaps import SWAPPERS
 
-    assert [swapper.op for swapper in SWAPPERS] == [op for op in NEEDS_DOTS if op in SWAPPED]
+    assert [swapper.op for swapper in SWAPPERS] == [
+        op for op in (*NEEDS_DOTS, *NEEDS_DOTS_WHERE_ASKED) if op in SWAPPED
+    ]
     assert {swapper.op for swapper in SWAPPERS} <= {op.name for op in OPS}

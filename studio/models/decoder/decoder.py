@@ -91,11 +91,6 @@ class Decoder:
         return any(layer.experts for layer in self.spec.layers)
 
     @property
-    def has_delta_rule(self) -> bool:
-        """Whether layers have mixers with a gated delta rule."""
-        return any(getattr(layer.attention, "delta_rule", False) for layer in self.layers)
-
-    @property
     def recordable(self) -> bool:
         """Whether a micro-step can be recorded as a graph: its launches hang on the sizes of its rows alone."""
         if self.routed and self.kernels.implementations["grouped_matmul"] != "triton":

@@ -1,0 +1,154 @@
+"""The gated delta rule on one GPU: errors against float64, time beside transformers' own, and sizes of tiles.
+
+    PYTHONPATH=.:kernels python -m benchmarks.delta_rule
+
+Prints lines of text; of tiles the time of each kernel, which sizes for one kernel leave others as they are. Begins
+nothing after `--seconds`. Exits 1 where an error is too large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import defaultdict
+
+import torch
+from studio_kernels._triton import ERRORS
+from studio_kernels.gated_delta import GATED_DELTA, TILES, Tiles
+from studio_kernels.row_chunks import Chunks
+from studio_kernels.self_test import LIMITS
+
+from benchmarks.delta_rule_cases import make_rows, run_stock
+
+LENGTHS, KEY_HEADS, HEADS, DIM = (2048, 2048), 16, 32, 128
+"""Qwen3.5 9B, 2 x 2,048 tokens."""
+REPEATS = 10
+TRIED = (
+    TILES,
+    Tiles(scan_values=64, values=128, warps=8, back_warps=4),
+    Tiles(scan_values=16, values=64, keys=32, stages=2),
+    Tiles(scan_values=32, scan_stages=3, values=32, keys=128),
+    Tiles(scan_values=32, scan_warps=8, scan_stages=1, values=128, back_warps=8),
+    Tiles(scan_values=64, scan_warps=8, scan_stages=3, values=64, warps=8, keys=32, back_warps=4, stages=2),
+    Tiles(scan_values=16, scan_stages=3, values=128, keys=128, back_warps=4),
+)
+"""Each kernel depends on some of the sizes alone, so that one run tries several kernels' at a time."""
+
+
+def show_errors() -> bool:
+    """Print each quantity's largest error as a share of its largest value; return whether all are small."""
+    good = True
+    for dtype in (torch.bfloat16, torch.float16):
+        for changes in ({}, {"lengths": (1, 700, 64, 1283)}, {"group": 1, "key_dim": 64, "fading": 0.01}):
+            given = {"rows": 2048, "width": 4096, "dtype": dtype, "device": "cuda"} | changes
+            exact = GATED_DELTA.sample(**given, wide=True)(GATED_DELTA.reference)
+            run, said = GATED_DELTA.sample(**given), []
+            kinds = [run(implementation) for implementation in (GATED_DELTA.triton, GATED_DELTA.reference)]
+            again = run(GATED_DELTA.triton)
+            for name, value in exact.items():
+                largest = value.abs().max()
+                ours, twin = (
+                    ((found[name].double() - value).abs().max() / largest).item() for found in kinds
+                )
+                same = torch.equal(again[name], kinds[0][name])
+                good &= ours < LIMITS[dtype] and same
+                said.append(f"{name} {ours:.1e} ({twin:.1e}){'' if same else ' NOT THE SAME BITS'}")
+            print(f"{dtype} {changes}: ours (twin) {', '.join(said)}", flush=True)
+    return good
+
+
+def time_ms(call) -> float:
+    """Return the median time of a call on the GPU."""
+    call()
+    found = []
+    for _ in range(REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end))
+    return statistics.median(found)
+
+
+def show_times(rows: tuple[torch.Tensor, ...], chunks: Chunks) -> None:
+    """Print forward and backward of ours, the twin and transformers, with what autograd holds and the peak."""
+    trained = [part.detach().requires_grad_() for part in rows]
+    dout = torch.randn_like(rows[2])
+    calls = {
+        "triton": lambda: GATED_DELTA.triton(*trained, chunks, scale=DIM**-0.5),
+        "twin": lambda: GATED_DELTA.reference(*trained, chunks, scale=DIM**-0.5),
+        "transformers": lambda: run_stock(LENGTHS, trained),
+    }
+    for name, call in calls.items():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = call()
+        held = torch.cuda.memory_allocated() - before
+        forward = time_ms(call)
+        back = time_ms(lambda out=out: torch.autograd.grad(out, trained, dout, retain_graph=True))
+        peak = torch.cuda.max_memory_allocated() - before
+        tokens = sum(LENGTHS)
+        print(
+            f"{name}: forward {forward:.2f} ms, backward {back:.2f} ms; a token holds {held / tokens:,.0f} bytes, "
+            f"peak {peak / tokens:,.0f}",
+            flush=True,
+        )
+        del out
+
+
+def time_kernels(rows: tuple[torch.Tensor, ...], chunks: Chunks, tiles: Tiles) -> dict[str, float]:
+    """Return the milliseconds of each kernel in a forward and a backward pass, which has two of them once more."""
+    dout = torch.randn_like(rows[2])
+
+    def call() -> None:
+        options = {"scale": DIM**-0.5, "tiles": tiles}
+        GATED_DELTA.triton.forward(*rows, chunks, **options)
+        GATED_DELTA.triton.backward(dout, *rows, chunks, **options)
+
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(REPEATS):
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = defaultdict(float)
+    for event in seen.key_averages():
+        if event.key.endswith("_kernel"):
+            found[event.key] += event.device_time_total / REPEATS / 1e3
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check, time and try tiles."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=80.0)
+    until = time.monotonic() + parser.parse_args(arguments).seconds
+    if not torch.cuda.is_available():
+        print("This needs a GPU.", file=sys.stderr)
+        return 2
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    torch.manual_seed(0)
+    good = show_errors()
+    with torch.device("cuda"):
+        rows = make_rows(LENGTHS, KEY_HEADS, HEADS, DIM)
+    chunks = Chunks(LENGTHS, "cuda")
+    show_times(rows, chunks)
+    for tiles in TRIED:
+        if time.monotonic() > until:
+            print("No time is left for", tiles)
+            continue
+        try:
+            times = time_kernels(rows, chunks, tiles)
+        except (*ERRORS, torch.OutOfMemoryError) as error:
+            print(tiles, f"{type(error).__name__}: {error}".splitlines()[0][:200], flush=True)
+            continue
+        print(tiles, f"sum {sum(times.values()):.3f} ms", flush=True)
+        print("   ", ", ".join(f"{name[1:-7]} {ms:.3f}" for name, ms in sorted(times.items())), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
