@@ -99,6 +99,42 @@ def show_times(rows: tuple[torch.Tensor, ...], chunks: Chunks) -> None:
         del out
 
 
+def show_mixer() -> None:
+    """Print what a whole mixer of Qwen3.5 9B takes, its own and with ours, and of the latter its longest kernels."""
+    import transformers
+
+    from studio.models.delta_rule import borrow_forward
+
+    config = transformers.Qwen3_5TextConfig(
+        hidden_size=4096, layer_types=["linear_attention"], num_hidden_layers=1, linear_num_key_heads=KEY_HEADS,
+        linear_num_value_heads=HEADS, linear_key_head_dim=DIM, linear_value_head_dim=DIM, vocab_size=64,
+        intermediate_size=64,
+    )  # fmt: skip
+    with torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+        x = torch.randn(len(LENGTHS), LENGTHS[0], 4096, dtype=torch.bfloat16, requires_grad=True)
+    mixer, dy = model.model.layers[0].linear_attn.requires_grad_(False), torch.randn_like(x)
+    ours = borrow_forward(mixer, GATED_DELTA.triton)
+    results = {}
+    for name, call in {"transformers": mixer, "triton": lambda x: ours(mixer, x)}.items():
+
+        def step(call=call) -> tuple[torch.Tensor, torch.Tensor]:
+            y = call(x)
+            return y.detach(), *torch.autograd.grad(y, x, dy)
+
+        results[name] = step()
+        print(f"mixer, {name}: forward and backward {time_ms(step):.2f} ms", flush=True)
+    for ours, theirs in zip(*results.values(), strict=True):
+        error = (ours - theirs).abs().max() / theirs.abs().max()
+        print(f"mixer, difference {error.item():.1e} of the largest value")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    longest = sorted(seen.key_averages(), key=lambda event: -event.device_time_total)[:16]
+    for event in longest:
+        print(f"    {event.device_time_total / 1e3:.3f} ms in {event.count} x {event.key[:90]}")
+
+
 def time_kernels(rows: tuple[torch.Tensor, ...], chunks: Chunks, tiles: Tiles) -> dict[str, float]:
     """Return the milliseconds of each kernel in a forward and a backward pass, which has two of them once more."""
     dout = torch.randn_like(rows[2])
@@ -136,6 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = make_rows(LENGTHS, KEY_HEADS, HEADS, DIM)
     chunks = Chunks(LENGTHS, "cuda")
     show_times(rows, chunks)
+    show_mixer()
     for tiles in TRIED:
         if time.monotonic() > until:
             print("No time is left for", tiles)

@@ -63,7 +63,7 @@ def _decay(b, CHUNK: tl.constexpr):
     return tl.where(below, tl.exp(tl.where(below, b[:, None] - b[None, :], 0.0)), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _solve_kernel(
     q_pointer, k_pointer, v_pointer, g_pointer, beta_pointer, table_pointer, factors_pointer, inverse_pointer,
     w_pointer, u_pointer, plane, heads, q_stride, k_stride, v_stride, key_dim, value_dim, scale,
@@ -115,7 +115,7 @@ def _solve_kernel(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _scan_kernel(
     k_pointer, w_pointer, u_pointer, factors_pointer, table_pointer, starts_pointer, states_pointer, plane, heads,
     k_stride, key_dim, value_dim,
@@ -141,7 +141,7 @@ def _scan_kernel(
         state = state * tl.exp(last) + tl.dot(tl.trans(k), _half(new * times[:, None], k_pointer, WIDE))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _output_kernel(
     q_pointer, k_pointer, new_pointer, factors_pointer, table_pointer, states_pointer, out_pointer, plane, heads,
     q_stride, k_stride, key_dim, value_dim,
@@ -167,7 +167,7 @@ def _output_kernel(
         _put(out_pointer + head * value_dim, row, heads * value_dim, value, inside, value_dim, out)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _early_kernel(
     q_pointer, k_pointer, dout_pointer, factors_pointer, table_pointer, dnew_pointer, plane, heads,
     q_stride, k_stride, key_dim, value_dim,
@@ -190,7 +190,7 @@ def _early_kernel(
         _put(dnew_pointer + head * value_dim, row, heads * value_dim, value, inside, value_dim, dnew)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _scan_back_kernel(
     q_pointer, k_pointer, w_pointer, dout_pointer, factors_pointer, table_pointer, starts_pointer, dnew_pointer,
     dstates_pointer, plane, heads, q_stride, k_stride, key_dim, value_dim,
@@ -222,7 +222,7 @@ def _scan_back_kernel(
         dstate -= tl.dot(tl.trans(w), _half(dnew, k_pointer, WIDE))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _values_back_kernel(
     q_pointer, k_pointer, v_pointer, beta_pointer, new_pointer, dout_pointer, factors_pointer, table_pointer,
     inverse_pointer, dnew_pointer, dv_pointer, db_pointer, dbeta_pointer, dscores_pointer, plane, heads,
@@ -278,7 +278,7 @@ def _values_back_kernel(
     _put(square, place, CHUNK, place, everywhere, CHUNK, da + tl.trans(da))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane"])
 def _keys_back_kernel(
     q_pointer, k_pointer, beta_pointer, new_pointer, dout_pointer, x_pointer, factors_pointer, table_pointer,
     states_pointer, dstates_pointer, dscores_pointer, dsquare_pointer, db_pointer, dbeta_pointer, dq_pointer,

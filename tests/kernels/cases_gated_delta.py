@@ -1,6 +1,7 @@
 """Cases of the gated delta rule: chunks that are full and not, documents of all lengths, grouped and odd heads."""
 
 CASES = (
+    {"rows": 70, "width": 32, "dtype": "bfloat16", "key_dim": 16, "lengths": (66, 4)},
     {"rows": 150, "width": 64, "dtype": "bfloat16", "key_dim": 32, "lengths": (1, 64, 80, 5)},
     {"rows": 130, "width": 128, "dtype": "float16", "key_dim": 64, "group": 1},
     {"rows": 70, "width": 48, "dtype": "float16", "key_dim": 24, "group": 2, "fading": 9.0},

@@ -71,6 +71,13 @@ def test_it_is_what_was_measured(case):
     assert found.mean_bytes == found.held_bytes
 
 
+def test_our_kernels_keep_less_of_a_delta_rule():
+    fused = count({"linear_attn": DELTA}, fused=True)
+    assert 1.0 < fused.held_bytes / 161_256 < 1.08
+    assert fused.backward_bytes > 32 * (4 * 128 * 128 // 64 + 2 * 4 * 128), "states and unscaled gradients"
+    assert count({"self_attn": GATED}, fused=True) == count({"self_attn": GATED})
+
+
 def test_layers_of_two_kinds_are_counted_by_their_weights():
     sizes = [sum(o * i for o, i in linears.values()) for linears in (DELTA, GATED)]
     mixers = {"linear_attn": DELTA, "self_attn": GATED}
