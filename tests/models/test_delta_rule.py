@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import transformers
-from studio_kernels.dispatch import Kernels, bind
 from studio_kernels.gated_delta import GATED_DELTA
 from torch import nn
 
@@ -17,7 +14,7 @@ from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
 from studio.models.delta_rule import borrow_forward, has_delta_rule, width_of
 from studio.models.module_swaps import fuse
-from tests.models.decoder.models import DELTA, SHAPE, TOKENS, make_model
+from tests.models.decoder.models import DELTA, SHAPE, TOKENS, make_model, twins_as_kernels
 
 FAMILIES = {"qwen3_5": transformers.Qwen3_5TextConfig, "qwen3_next": transformers.Qwen3NextConfig}
 
@@ -37,12 +34,6 @@ def make_mixer(family: str) -> nn.Module:
     mixer = model.model.layers[0].linear_attn
     mixer.A_log.data.normal_(-1.0, 0.3)
     return mixer
-
-
-def twins_as_kernels(twin=GATED_DELTA.reference) -> Kernels:
-    bound = bind({})
-    named = {**bound.implementations, "gated_delta": "triton"}
-    return replace(bound, ops={**bound.ops, "gated_delta": twin}, implementations=named)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

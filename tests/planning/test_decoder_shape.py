@@ -46,6 +46,7 @@ def test_a_card_trains_them_by_the_decoder(stored, quantization):
     assert explain_stock(chosen, facts, recipe) is None
     assert chosen.memory is not None and len(chosen.memory.layers) == facts.layers
     assert list_mixers(facts) == MIXERS[family]
+    assert ("gated_delta" in chosen.kernels) == ("linear_attn" in MIXERS[family])
     said = describe_steps(chosen, facts, recipe)
     assert said.id == ("plan.decoder.mixers" if MIXERS[family] else "plan.decoder.whole")
     assert all(part in load_catalogue("en").say(said) for part in MIXERS[family])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from studio_kernels.dispatch import Kernels, bind
+from studio_kernels.gated_delta import GATED_DELTA
+from studio_kernels.op import Implementation
 from torch import nn
 
 from studio.models.modules_to_save import free_modules
@@ -197,3 +201,10 @@ def make_whole_model(family: str, *, dtype: torch.dtype = torch.float32, **shape
                 parameter.mul_(4.0)
     model.config.use_cache = False
     return model.eval()
+
+
+def twins_as_kernels(twin: Implementation = GATED_DELTA.reference) -> Kernels:
+    """Return ops of which `twin` stands for the kernels of a delta rule."""
+    bound = bind({})
+    named = {**bound.implementations, "gated_delta": "triton"}
+    return replace(bound, ops={**bound.ops, "gated_delta": twin}, implementations=named)

@@ -22,7 +22,7 @@ from studio.models.decoder.padded_rows import LEAST_FILLED, cut_blocks
 from studio.models.decoder.parity_check import find_difference
 from studio.planning.mixer_record import SCORE_BYTES, count_record
 from tests.each_time import some
-from tests.models.decoder.models import FOREIGN, SHAPE, make_model, make_whole_model
+from tests.models.decoder.models import FOREIGN, SHAPE, make_model, make_whole_model, twins_as_kernels
 from tests.models.decoder.planted import change_spec
 
 
@@ -165,6 +165,10 @@ LAYERS = {
         **WIDE, layer_types=["linear_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
         linear_key_head_dim=64, linear_value_head_dim=64,
     ),
+    "fused delta": transformers.Qwen3_5TextConfig(
+        **WIDE, layer_types=["linear_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=64, linear_value_head_dim=64,
+    ),
     "gated attention": transformers.Qwen3_5TextConfig(**WIDE, layer_types=["full_attention"]),
     "convolution": transformers.Lfm2Config(**WIDE, layer_types=["conv"], block_auto_adjust_ff_dim=False),
     "mamba": transformers.GraniteMoeHybridConfig(
@@ -193,7 +197,7 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    decoder = take_over(unwrap(model), bind({}), dtype=torch.bfloat16)
+    decoder, fused = take_over(unwrap(model), bind({}), dtype=torch.bfloat16), kind == "fused delta"
     assert isinstance(decoder, Decoder), decoder
     (mixer,), (layer,), tokens = decoder.spec.mixers, decoder.layers, 256
     assert isinstance(layer.attention, ForeignMixer)
@@ -209,7 +213,7 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
     rows = decoder.make_rows(Documents.of((tokens,), "cpu"))
     x = torch.randn(tokens, 256).bfloat16()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        record = layer.attention._record(x, rows)
+        record = layer.attention._record(x, rows, twins_as_kernels() if fused else bind({}))
     assert isinstance(record, Record)
     linears = {
         f"{mixer.name}.{name}": (part.out_features, part.in_features)
@@ -223,6 +227,7 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
         head_norms=hasattr(mixer.module, "q_norm"),
         element_bytes=2,
         score_bytes=4 * tokens * (SCORE_BYTES + 2) if attention == "eager" else 0,
+        fused=fused,
     )
     # Mamba 2 holds less with chunks of 64 tokens than with Granite's 256; here keys that are wider than values go
     # through composed attention, which holds the scores.
