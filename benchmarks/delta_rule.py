@@ -16,6 +16,7 @@ from collections import defaultdict
 
 import torch
 from studio_kernels._triton import ERRORS
+from studio_kernels.dispatch import bind
 from studio_kernels.gated_delta import GATED_DELTA, TILES, Tiles
 from studio_kernels.row_chunks import Chunks
 from studio_kernels.self_test import LIMITS
@@ -114,7 +115,7 @@ def show_mixer() -> None:
         model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
         x = torch.randn(len(LENGTHS), LENGTHS[0], 4096, dtype=torch.bfloat16, requires_grad=True)
     mixer, dy = model.model.layers[0].linear_attn.requires_grad_(False), torch.randn_like(x)
-    ours = borrow_forward(mixer, GATED_DELTA.triton)
+    ours = borrow_forward(mixer, bind({op: "triton" for op in ("gated_delta", "rms_norm", "glu")}))
     results = {}
     for name, call in {"transformers": mixer, "triton": lambda x: ours(mixer, x)}.items():
 

@@ -17,6 +17,8 @@ and back, dS' the gradient of S', x that of beta (v - exp(b) k S):
     dv = beta x        dA = -x n^T        dP = do n^T        d(exp(b) q) = do S^T        d(exp(b_last - b) k) = n dS'^T
     d(beta exp(b) k) = -x S^T
 
+Beside it, in models that have it, a short causal convolution of q, k and v, silu of the sum of some taps' rows.
+
 Nothing but the inputs is kept: the states are computed again. Sums and states are float32 (float64 for float64), each
 in one order, so that runs give equal bits. Sources: Yang et al. 2024, arXiv:2406.06484 (chunks), arXiv:2412.06464
 (gates); checked against autograd through transformers' own function in float64.
@@ -41,14 +43,35 @@ from studio_kernels.gated_delta_kernels import (
     _solve_kernel,
     _values_back_kernel,
 )
-from studio_kernels.gated_delta_reference import Gradients, reference_backward, reference_forward
+from studio_kernels.gated_delta_reference import (
+    Gradients,
+    reference_backward,
+    reference_convolve,
+    reference_convolve_backward,
+    reference_forward,
+)
 from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED, Implementation, Op, Support
 from studio_kernels.row_chunks import CHUNK, Chunks
+from studio_kernels.short_convolution_kernels import _convolve_back_kernel, _convolve_kernel
 from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16)
 LEVELS = 6
 """Of doubling, from blocks of one row to a chunk."""
+
+
+CONVOLVED = {"ROWS": 16, "COLUMNS": 128, "num_warps": 4}
+"""A program's tile of the convolution: a row is read once for each tap, and found in the cache all but once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatedDeltaImplementation(Implementation):
+    """The rule, and the convolution beside it."""
+
+    convolve_forward: Callable
+    convolve_backward: Callable
+    convolve: Callable
+    """The differentiable form."""
 
 
 def _round_up(size: int) -> int:
@@ -231,6 +254,56 @@ def fused_backward(
         return launch.gradients(dout, scale, normalise)
 
 
+def fused_convolve(x: Tensor, weight: Tensor, chunks: Chunks) -> Tensor:
+    """`reference_convolve` in one kernel; any row stride."""
+    rows, columns = x.shape
+    out = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
+    with torch.cuda.device_of(x):
+        _convolve_kernel[_tiles_of(x)](
+            x, weight.contiguous(), chunks.positions, out, rows, columns, x.stride(0), TAPS=weight.shape[1],
+            **CONVOLVED,
+        )  # fmt: skip
+    return out
+
+
+def fused_convolve_backward(dout: Tensor, x: Tensor, weight: Tensor, chunks: Chunks) -> Tensor:
+    """`reference_convolve_backward` in one kernel; any row strides."""
+    rows, columns = x.shape
+    dx = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
+    dout = dout if dout.stride(1) == 1 else dout.contiguous()
+    with torch.cuda.device_of(x):
+        _convolve_back_kernel[_tiles_of(x)](
+            dout, x, weight.contiguous(), chunks.positions, dx, rows, columns, dout.stride(0), x.stride(0),
+            TAPS=weight.shape[1], **CONVOLVED,
+        )  # fmt: skip
+    return dx
+
+
+def _tiles_of(x: Tensor) -> tuple[int, int]:
+    return -(-x.shape[0] // CONVOLVED["ROWS"]), -(-x.shape[1] // CONVOLVED["COLUMNS"])
+
+
+def _make_convolve(forward: Callable[..., Tensor], backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    class Convolution(torch.autograd.Function):
+        """The convolution under autograd; it keeps what it reads."""
+
+        @staticmethod
+        def forward(ctx, x, weight, chunks):
+            """See torch.autograd.Function."""
+            ctx.save_for_backward(x, weight)
+            ctx.chunks = chunks
+            with torch.autocast(x.device.type, enabled=False):
+                return forward(x, weight, chunks)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, dout):
+            """See torch.autograd.Function."""
+            return backward(dout, *ctx.saved_tensors, ctx.chunks), None, None
+
+    return Convolution.apply
+
+
 def _make_apply(forward: Callable[..., Tensor], backward: Callable[..., Gradients]) -> Callable[..., Tensor]:
     class GatedDelta(torch.autograd.Function):
         """The rule under autograd; its inputs are what is kept."""
@@ -301,13 +374,17 @@ def sample(
     g = draws.place(draws.normal(rows, heads * group).abs_().mul_(-fading), torch.float32)
     beta = draws.place(draws.normal(rows, heads * group).sigmoid_())
 
-    def run(implementation: Implementation) -> dict[str, Tensor]:
+    x, dy, taps = draws.normal(rows, width), draws.normal(rows, width), draws.normal(width, 4, scale=0.5)
+
+    def run(implementation: GatedDeltaImplementation) -> dict[str, Tensor]:
         options = {"scale": key_dim**-0.5, "normalise": normalise}
         given = (q, k, v, g, beta, chunks)
         out = implementation.forward(*given, **options)
         names = ("dq", "dk", "dv", "dg", "dbeta")
         found = dict(zip(names, implementation.backward(dout, *given, **options), strict=True))
         # In float32, yet of products of what was rounded to 16 bits.
+        found["convolved"] = implementation.convolve_forward(x, taps, chunks)
+        found["dx"] = implementation.convolve_backward(dy, x, taps, chunks)
         return {"out": out} | found | {"dg": found["dg"].to(v.dtype)}
 
     return run
@@ -315,13 +392,21 @@ def sample(
 
 GATED_DELTA = Op(
     name="gated_delta",
-    reference=Implementation(
+    reference=GatedDeltaImplementation(
         forward=reference_forward,
         backward=reference_backward,
         apply=_make_apply(reference_forward, reference_backward),
+        convolve_forward=reference_convolve,
+        convolve_backward=reference_convolve_backward,
+        convolve=_make_convolve(reference_convolve, reference_convolve_backward),
     ),
-    triton=Implementation(
-        forward=fused_forward, backward=fused_backward, apply=_make_apply(fused_forward, fused_backward)
+    triton=GatedDeltaImplementation(
+        forward=fused_forward,
+        backward=fused_backward,
+        apply=_make_apply(fused_forward, fused_backward),
+        convolve_forward=fused_convolve,
+        convolve_backward=fused_convolve_backward,
+        convolve=_make_convolve(fused_convolve, fused_convolve_backward),
     ),
     supports=supports,
     sample=sample,

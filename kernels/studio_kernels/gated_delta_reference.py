@@ -1,4 +1,4 @@
-"""The PyTorch twin of `gated_delta`: the same chunks by batched products. The names are those of gated_delta.py."""
+"""The PyTorch twins of `gated_delta`: the same chunks by batched products. The names are those of gated_delta.py."""
 
 from __future__ import annotations
 
@@ -162,6 +162,44 @@ def reference_backward(
     )
     dv = chunks.join(x * b, v.dtype)
     return dq, dk, dv, chunks.join(dg, g.dtype), chunks.join(dbeta, beta.dtype)
+
+
+def _mix(x: Tensor, weight: Tensor, chunks: Chunks) -> Tensor:
+    """Return z (T, C) of x, both in the dtype of sums."""
+    z = x * weight[:, -1]
+    for back in range(1, min(weight.shape[1], len(x))):
+        seen = (chunks.positions[back:] >= back)[:, None]
+        z[back:] += torch.where(seen, x[:-back] * weight[:, -1 - back], 0.0)
+    return z
+
+
+def reference_convolve(
+    x: Tensor,  # (T, C)
+    weight: Tensor,  # (C, taps)
+    chunks: Chunks,
+) -> Tensor:  # (T, C)
+    """silu(z), z_t the sum of the taps times x_t and the rows before it in its document; rounded once."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return torch.nn.functional.silu(_mix(x.to(dtype), weight.to(dtype), chunks)).to(x.dtype)
+
+
+def reference_convolve_backward(
+    dout: Tensor,  # (T, C)
+    x: Tensor,
+    weight: Tensor,
+    chunks: Chunks,
+) -> Tensor:  # (T, C)
+    """dx; the taps are taken as frozen."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    weight = weight.to(dtype)
+    z = _mix(x.to(dtype), weight, chunks)
+    share = z.sigmoid()
+    dz = dout.to(dtype) * share * (1 + z * (1 - share))
+    dx = dz * weight[:, -1]
+    for back in range(1, min(weight.shape[1], len(x))):
+        seen = (chunks.positions[back:] >= back)[:, None]
+        dx[:-back] += torch.where(seen, dz[back:] * weight[:, -1 - back], 0.0)
+    return dx.to(x.dtype)
 
 
 def _divide_backward(dunit: Tensor, x: Tensor, normalise: bool, scale: float) -> Tensor:

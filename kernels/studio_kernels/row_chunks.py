@@ -45,6 +45,13 @@ class Chunks:
         return self.table.shape[0]
 
     @cached_property
+    def positions(self) -> Tensor:
+        """(T,) int32: each row's place in its document, from 0."""
+        sizes = torch.tensor(self.lengths)
+        firsts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        return (torch.arange(len(firsts)) - firsts).int().to(self.table.device, non_blocking=True)
+
+    @cached_property
     def places(self) -> Tensor:
         """(T,) int64: the place of each row in all chunks' rows."""
         table = self.table.long()

@@ -304,7 +304,7 @@ SWAPPERS: tuple[Swapper, ...] = (
         op="gated_delta",
         matches=has_delta_rule,
         widths=lambda mixer: (width_of(mixer),) * 2,
-        build=lambda mixer, kernels: borrow_forward(mixer, kernels.gated_delta),
+        build=borrow_forward,
         tokens=CHUNKED_TOKENS,
     ),
 )

@@ -31,10 +31,11 @@ class Cost:
 
 
 GATED_DELTA = Cost(32.0, 13.0, 0.2, 0.12)
-FUSED_DELTA = Cost(9.4, 13.0, 0.35, 0.7)
-"""By the op gated_delta, which keeps its inputs alone. Counted, not measured: what autograd saves at the widths of
-Qwen3.5 9B is 161 kB a token (the same count gives 436 kB for transformers' code, of which 438 were measured), and 8 kB
-more where transformers repeats key heads; beside it the states of each chunk, and their gradients, live in its call."""
+FUSED_DELTA = Cost(5.4, 13.0, 0.35, 0.7)
+"""By the ops gated_delta, rms_norm and glu, which keep what they read alone. Counted, not measured: at the widths of
+Qwen3.5 9B autograd saves 112 kB a token, and 128 where transformers repeats key heads (5.17 does); the same count gives
+436 for transformers' code, of which 438 were measured. Beside them live each chunk's state and its gradient, 16 kB a
+token each, and gradients of keys and queries of each value head in fp32, 32."""
 DELTA_RULE = "linear_attn"
 """What layers call a mixer with a gated delta rule."""
 CONVOLUTION = Cost(4.1, 4.0, 0.65, 0.4)

@@ -32,6 +32,10 @@ def stock(normalise: bool, **given: torch.Tensor) -> torch.Tensor:
     names = dict(vars(modeling_qwen3_5))
     exec("from __future__ import annotations\n" + source, names)
     rule = names["torch_chunk_gated_delta_rule"]
+    group = given["v"].shape[1] // given["q"].shape[1]
+    given |= {
+        name: given[name].repeat_interleave(group, 1) for name in ("q", "k")
+    }  # transformers 5.17 does not
     parts = zip(*(given[name].split(LENGTHS) for name in NAMES), strict=True)
     rows = [rule(*(one[None] for one in part), use_qk_l2norm_in_kernel=normalise)[0][0] for part in parts]
     return torch.cat(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -46,12 +48,23 @@ def test_a_mixer_computes_the_same_by_the_op(family):
         calls.append(arguments[0].shape)
         return GATED_DELTA.reference(*arguments, **options)
 
-    forward = borrow_forward(mixer, count)
+    mixer.conv1d.weight.requires_grad_(False)
+    twin = replace(GATED_DELTA.reference, apply=count)
+    kernels = twins_as_kernels(twin)
+    fused = kernels.implementations | {"rms_norm": "triton", "glu": "triton"}
+    forward = borrow_forward(mixer, replace(kernels, implementations=fused))
     x = torch.randn(2, 70, 64, requires_grad=True)
     results = []
     for call in (mixer, lambda x: forward(mixer, x)):
         y = call(x)
-        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])))
+        results.append(
+            (
+                y,
+                *torch.autograd.grad(
+                    y.square().sum(), [x, *(p for p in mixer.parameters() if p.requires_grad)]
+                ),
+            )
+        )
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5 * theirs.abs().max().item())
     assert [shape[0] for shape in calls] == [140] and "forward" not in vars(mixer)
@@ -64,7 +77,7 @@ def test_a_state_that_is_asked_for_is_transformers_own():
         asked.append(options)
         return "theirs"
 
-    rule = delta_rule.DeltaRule(None, stock)
+    rule = delta_rule.DeltaRule(None, stock, None)
     rows = [torch.zeros(1, 3, 2, 4) for _ in range(3)] + [torch.zeros(1, 3, 2) for _ in range(2)]
     unit = {"use_qk_l2norm_in_kernel": True}
     for options in (unit | {"output_final_state": True}, unit | {"initial_state": rows[0]}, {}):
@@ -92,7 +105,7 @@ def test_the_probe_accepts_the_op_and_refuses_a_wrong_one(dtype, autocast):
     def faded(q, k, v, g, beta, chunks, **options):
         return GATED_DELTA.reference(q, k, v, 2 * g, beta, chunks, **options)
 
-    assert judge(faded).values["layer"] == 0
+    assert judge(replace(GATED_DELTA.reference, apply=faded)).values["layer"] == 0
 
 
 def test_the_stock_step_takes_it_over_and_gives_it_back():
@@ -106,4 +119,8 @@ def test_the_stock_step_takes_it_over_and_gives_it_back():
     def halved(*arguments, **options):
         return GATED_DELTA.reference(*arguments, **options) / 2
 
-    assert not fuse(model, {"gated_delta": "triton"}, kernels=twins_as_kernels(halved)).swaps
+    assert not fuse(
+        model,
+        {"gated_delta": "triton"},
+        kernels=twins_as_kernels(replace(GATED_DELTA.reference, apply=halved)),
+    ).swaps

@@ -73,7 +73,7 @@ def test_it_is_what_was_measured(case):
 
 def test_our_kernels_keep_less_of_a_delta_rule():
     fused = count({"linear_attn": DELTA}, fused=True)
-    assert 1.0 < fused.held_bytes / 161_256 < 1.08
+    assert 111_720 < fused.held_bytes < 128_104, "what autograd saves with transformers 5.23 and 5.17"
     assert fused.backward_bytes > 32 * (4 * 128 * 128 // 64 + 2 * 4 * 128), "states and unscaled gradients"
     assert count({"self_attn": GATED}, fused=True) == count({"self_attn": GATED})
 

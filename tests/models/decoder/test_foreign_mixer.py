@@ -8,8 +8,9 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from studio_kernels import glu, rms_norm
 from studio_kernels.attention import Documents
-from studio_kernels.dispatch import bind
+from studio_kernels.dispatch import Kernels, bind
 from torch import nn
 
 from studio.core.i18n import Text
@@ -186,6 +187,34 @@ LAYERS = {
 }  # fmt: skip
 
 
+class Norm(torch.autograd.Function):
+    """Keeps what the kernel of a norm keeps."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y, _, r = rms_norm.reference_forward(x, weight, eps)
+        ctx.save_for_backward(x, weight, r)
+        return y
+
+
+class Gate(torch.autograd.Function):
+    """Keeps what the kernel of a gate keeps."""
+
+    @staticmethod
+    def forward(ctx, gate, up):
+        ctx.save_for_backward(gate, up)
+        return glu.reference_forward(gate, up)
+
+
+def keep_as_kernels() -> Kernels:
+    """Ops that keep what our kernels keep, for what stands beside a delta rule, too."""
+    kernels = twins_as_kernels()
+    applied = {"rms_norm": Norm.apply, "glu": Gate.apply}
+    ops = {name: replace(kernels.ops[name], apply=apply) for name, apply in applied.items()}
+    named = dict.fromkeys(applied, "triton")
+    return replace(kernels, ops=kernels.ops | ops, implementations=kernels.implementations | named)
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
@@ -213,7 +242,7 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
     rows = decoder.make_rows(Documents.of((tokens,), "cpu"))
     x = torch.randn(tokens, 256).bfloat16()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        record = layer.attention._record(x, rows, twins_as_kernels() if fused else bind({}))
+        record = layer.attention._record(x, rows, keep_as_kernels() if fused else bind({}))
     assert isinstance(record, Record)
     linears = {
         f"{mixer.name}.{name}": (part.out_features, part.in_features)

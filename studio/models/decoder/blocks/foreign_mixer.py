@@ -18,7 +18,6 @@ from typing import ClassVar
 
 import torch
 from studio_kernels.dispatch import Kernels
-from studio_kernels.op import Implementation
 from torch import Tensor, nn
 
 from studio.models.decoder.batch_layout import BatchLayout
@@ -76,7 +75,7 @@ class ForeignMixer:
         self.outer = rows
         self.norm_gradients = norm_gradients
         self.delta_rule = has_delta_rule(module)
-        self._borrowed: tuple[Implementation, Callable] | None = None
+        self._borrowed: tuple[Kernels, Callable] | None = None
 
     def forward(
         self, x: Tensor, rows: BatchLayout, kernels: Kernels, level: int
@@ -158,9 +157,8 @@ class ForeignMixer:
         """Return what is called: the module, or its code with our kernels for what it has of a gated delta rule."""
         if not self.delta_rule or kernels.implementations["gated_delta"] != "triton":
             return self.module
-        op = kernels.gated_delta
-        if self._borrowed is None or self._borrowed[0] is not op:
-            self._borrowed = op, borrow_forward(self.module, op)
+        if self._borrowed is None or self._borrowed[0] is not kernels:
+            self._borrowed = kernels, borrow_forward(self.module, kernels)
         return partial(self._borrowed[1], self.module)
 
     def _record(self, normal: Tensor, rows: BatchLayout, kernels: Kernels) -> Record:
