@@ -84,6 +84,8 @@ class Tiles:
 
     scan_values: int = 32
     """Value dimensions of one program that runs from chunk to chunk."""
+    scan_back_values: int = 32
+    """Likewise of one that runs back."""
     values: int = 64
     """Value dimensions of a step elsewhere."""
     keys: int = 64
@@ -93,6 +95,7 @@ class Tiles:
     scan_warps: int = 4
     stages: int = 1
     scan_stages: int = 2
+    scan_back_stages: int = 1
 
 
 TILES = Tiles()
@@ -122,12 +125,12 @@ class _Launch:
             "VALUES": min(tiles.values, _round_up(self.value_dim)), "num_warps": tiles.warps,
             "num_stages": tiles.stages,
         }  # fmt: skip
-        self.scan_sizes = self.sizes | {
-            "VALUES": min(tiles.scan_values, _round_up(self.value_dim)),
-            "num_warps": tiles.scan_warps,
-            "num_stages": tiles.scan_stages,
-        }
-        self.scan_grid = (-(-self.value_dim // self.scan_sizes["VALUES"]), self.heads, len(chunks.counts))
+
+    def scan(self, values: int, stages: int) -> tuple[tuple[int, int, int], dict]:
+        """Return grid and sizes of programs that run through documents, of so many value dimensions each."""
+        values = min(values, _round_up(self.value_dim))
+        sizes = {"VALUES": values, "num_warps": self.tiles.scan_warps, "num_stages": stages}
+        return (-(-self.value_dim // values), self.heads, len(self.chunks.counts)), self.sizes | sizes
 
     @staticmethod
     def _lay(x: Tensor) -> Tensor:
@@ -142,9 +145,10 @@ class _Launch:
             self.heads, q.stride(0), k.stride(0), v.stride(0), self.key_dim, self.value_dim, scale,
             NORMALISE=normalise, LEVELS=LEVELS, **self.sizes,
         )  # fmt: skip
-        _scan_kernel[self.scan_grid](
+        grid, sizes = self.scan(self.tiles.scan_values, self.tiles.scan_stages)
+        _scan_kernel[grid](
             k, self.w, self.new, self.factors, chunks.table, chunks.starts, self.states, self.plane, self.heads,
-            k.stride(0), self.key_dim, self.value_dim, **self.scan_sizes,
+            k.stride(0), self.key_dim, self.value_dim, **sizes,
         )  # fmt: skip
 
     def output(self) -> Tensor:
@@ -179,9 +183,10 @@ class _Launch:
             *dims,
             **self.sizes,
         )
-        _scan_back_kernel[self.scan_grid](
+        grid, sizes = self.scan(self.tiles.scan_back_values, self.tiles.scan_back_stages)
+        _scan_back_kernel[grid](
             q, k, self.w, dout, self.factors, chunks.table, chunks.starts, dnew, dstates, self.plane, self.heads,
-            *strides, *dims, **self.scan_sizes,
+            *strides, *dims, **sizes,
         )  # fmt: skip
         db, dbeta = (
             torch.empty(self.rows, self.heads, dtype=torch.float32, device=v.device) for _ in range(2)
