@@ -17,6 +17,7 @@ arXiv:2106.09685; checked against autograd in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -268,12 +269,14 @@ def _launch(
     shape = tile_shape(x.device, outputs, transposed)
     shape["INNER"] = block_shape(x.shape[1], shape["INNER"])
     tiles = groups.tiles(shape["ROWS"])
+    # The largest tile step that all tiles keep where the last one is moved; 0: a tile is wider than the result.
+    full = math.gcd(outputs, shape["COLUMNS"]) if outputs >= shape["COLUMNS"] else 0
     with torch.cuda.device_of(x):
         _product_kernel[(tiles.shape[0] * -(-outputs // shape["COLUMNS"]),)](
             x, weight, u, b, y, tiles, tiles.shape[0], *experts, x.shape[1], outputs, u.shape[1], scale, x.stride(0),
             expert_stride, row_stride, column_stride, u.stride(0), *b.stride(), y.stride(0),
             RANKS=block_shape(u.shape[1], u.shape[1] * 2) if tail else 0, WIDE=interpreted(),
-            WHOLE_STEPS=x.shape[1] % shape["INNER"] == 0, WHOLE_COLUMNS=outputs % shape["COLUMNS"] == 0,
+            WHOLE_STEPS=x.shape[1] % shape["INNER"] == 0, FULL_COLUMNS=full,
             TOGETHER=TOGETHER, **shape,
         )  # fmt: skip
 

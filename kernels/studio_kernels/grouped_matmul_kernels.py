@@ -10,7 +10,7 @@ def _product_kernel(
     x_pointer, weight_pointer, u_pointer, b_pointer, y_pointer, tiles_pointer, tiles, low, high, inputs, outputs, rank,
     scale, x_stride, expert_stride, row_stride, column_stride, u_stride, b_expert_stride, b_row_stride,
     b_column_stride, y_stride,
-    RANKS: tl.constexpr, WIDE: tl.constexpr, WHOLE_STEPS: tl.constexpr, WHOLE_COLUMNS: tl.constexpr,
+    RANKS: tl.constexpr, WIDE: tl.constexpr, WHOLE_STEPS: tl.constexpr, FULL_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of one expert, of those from `low` to `high`, times a tile of the rows of its matrix.
@@ -26,11 +26,17 @@ def _product_kernel(
     first, end = tl.load(entry + 1), tl.load(entry + 2)
     if (first >= end) | (expert < low) | (expert >= high):
         return
-    row, column = first + tl.arange(0, ROWS), place // size * COLUMNS + tl.arange(0, COLUMNS)
+    row, left = first + tl.arange(0, ROWS), place // size * COLUMNS
     # In the place of rows and columns behind the last one that one is read again, and not written: a mask in the loop
     # costs more (0.80 for 0.45 ms, 32,768 rows, 128 experts of 1,536 x 2,048 on an H200).
     near_row = tl.minimum(row, end - 1).to(tl.int64)
-    near_column = (column if WHOLE_COLUMNS else tl.minimum(column, outputs - 1)).to(tl.int64)
+    if FULL_COLUMNS:
+        # The last tile begins earlier where it would not be full, and gives what it shares with the one before once
+        # more. Columns that were told apart are read one by one where they are neighbours in memory: gpt-oss's
+        # experts, 5,760 x 2,880 in 64 loads of 2 bytes a step in the place of 8 of 16 bytes.
+        left = tl.multiple_of(tl.minimum(left, outputs - COLUMNS), FULL_COLUMNS)
+    column = left + tl.arange(0, COLUMNS)
+    near_column = (column if FULL_COLUMNS else tl.minimum(column, outputs - 1)).to(tl.int64)
     x_at = x_pointer + near_row[:, None] * x_stride
     weight_at = near_column[None, :] * row_stride + (expert - low).to(tl.int64) * expert_stride
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)

@@ -120,12 +120,22 @@ class Rounds:
             yield _join(talk, self.question, self.answer, self.consumed, number + 1)
 
 
+def find_own_id(columns: Sequence[str], reply: str, rows: Sequence[Values]) -> str:
+    """Return the column that `reply` names other rows by: one with a usual name, else one whose values prove it."""
+    named = {simplify(name): name for name in columns}
+    usual = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
+    if usual or not reply:
+        return usual
+    ids = [name for name in columns if name != reply and "id" in part_name(name)]
+    return next((name for name in ids if links(reply, name, rows)), "")
+
+
 def find_chain(columns: Sequence[str], rows: Sequence[Values]) -> Chain | None:
     named = {simplify(name): name for name in columns}
     question = next((named[n] for n in (*INSTRUCTION, "prompt", *QUESTIONS) if n in named), "")
     answer = next((named[n] for n in ANSWERS if n in named), "")
     reply = next((named[name] for name in REPLY if name in named), "")
-    own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
+    own_id = find_own_id(columns, reply, rows)
     if not (question and answer and reply and own_id) or not links(reply, own_id, rows):
         return None
     return Chain(question=question, answer=answer, reply=reply, own_id=own_id)

@@ -31,6 +31,8 @@ VERDICTS = frozenset(
     "safe correct good helpful accepted valid success successful passed approved acceptable harmless".split()
 )
 """Words in the names of columns that say yes or no to an answer."""
+CLASSES = frozenset("category class intent sentiment emotion label topic 类别 标签 分类".split())
+"""Words in the names of columns that sort short texts."""
 FITTING = (
     "label",
     "labels",
@@ -92,6 +94,10 @@ def ask_labels(
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
     named += [one for one in flags if (len(flags) > 1 or len(columns) == 2) and one not in named]
     named += [one for one in known.values() if one.tagged and one not in named]
+    if len(columns) == 2 and known and not named:
+        # The first rows of a file that is sorted by its labels have one and the same.
+        same = [one for one in known.values() if one.spoken and one.distinct == 1 and _is_class(one)]
+        named += same if measure_columns(columns, rows)[mapping["text"]].words < DOCUMENT else []
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()
@@ -105,6 +111,11 @@ def ask_labels(
         # Documents with their provenance are read for themselves; a category only sorts them.
         formats = formats[::-1]
     return (ask_format(what, formats),)
+
+
+def _is_class(one: Column) -> bool:
+    """Return whether a column's name says that it sorts texts into classes."""
+    return hints(one, LABEL) or bool({*part_name(one.name)} & CLASSES)
 
 
 def _is_found(one: Column) -> bool:

@@ -36,6 +36,8 @@ LANGUAGE_NAMES = frozenset(
 """Names of languages."""
 HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
 """What stands before a gap, and behind it."""
+TWIN = re.compile(r"(.*?[^\W_]{2,}?|[a-z](?=_?\d))_?(\d|[a-dA-D])")
+"""The name of one of several of a kind: `sentence1`, `text_b`, `q2`."""
 
 
 def hints(column: Column, names: Sequence[str]) -> bool:
@@ -51,7 +53,7 @@ def is_language(name: str) -> bool:
 
 def are_twins(name: str, other: str) -> bool:
     """Return whether two column names differ only by a number or a letter at the end: `sentence1` and `sentence2`."""
-    one, two = (re.fullmatch(r"(.*?[^\W_]{2,}?)_?(\d|[a-dA-D])", simplify(each)) for each in (name, other))
+    one, two = (TWIN.fullmatch(simplify(each)) for each in (name, other))
     if one and two and one[1] == two[1] and one[2] != two[2]:
         return True
     # `#1 String` and `#2 String`

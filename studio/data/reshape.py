@@ -10,11 +10,11 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data.annotations import Annotated, find_annotated
 from studio.data.chained_rows import (
-    OWN_ID,
     REPLY,
     Chain,
     Rounds,
     find_chain,
+    find_own_id,
     find_rounds,
     follow,
     links,
@@ -44,6 +44,7 @@ from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
 from studio.data.speakers import Speakers, find_speakers, guess_role
 from studio.data.talks.selection import Headed, Talks, find_talks
+from studio.data.talks.trees import list_paths
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
 from studio.data.whole_examples import are_documents
 from studio.data.wrapped_rows import Lift, find_lift
@@ -225,7 +226,8 @@ def find_reshapes(
     def give_turns(columns: Sequence[str], rows: Sequence[Values]) -> Reshape | None:
         return find_talks(columns, rows, sure=spec.format in TALK_FORMATS[1:])
 
-    if find_pair(list_columns(sample), [row.values for row in sample[:JUDGED_ROWS]]):
+    values = [row.values for row in sample[:JUDGED_ROWS] if row.values]
+    if find_pair(list_columns(sample), values) and not any(map(list_paths, values)):
         return (), ()  # answers that are compared, whose lists are no talks
     plain = spec.format in PLAIN_FORMATS
     look(find_labelled)
@@ -280,7 +282,7 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
     ):
         return None
     reply = next((named[name] for name in REPLY if name in named), "")
-    own_id = next((named[name] for name in OWN_ID if name in named and named[name] != reply), "")
+    own_id = find_own_id(columns, reply, rows)
     if not own_id or not links(reply, own_id, rows):
         reply = ""
     group = next(

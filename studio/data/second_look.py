@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from studio.data.column_questions import ANSWERING, ask_choice, ask_role
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
-from studio.data.formats.cells import Values, is_address, is_hash
+from studio.data.formats.cells import Values, is_address, is_asking, is_hash
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS, TECHNICAL
 from studio.data.formats.format import Format, Mapped
@@ -43,7 +43,8 @@ MOST_FILES = 3
 """Rows of texts that are read as whole files; in a table each text is an example already."""
 LINES, FEWEST_MARKS, MARKED = 500, 4, 0.5
 QUOTING = 0.8
-"""Of the lines, so many hold several quoted cells where they are a table."""
+"""Of the lines, so many hold several quoted cells where they are a table, or ask where none of them answers."""
+FEWEST_ASKED = 8
 """Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""
 SIGNS_CHARACTERS = 12
 """Letters of an average cell from which on signs without words are more than a name or a number."""
@@ -105,7 +106,13 @@ def _ask_records(name: str, rows: Sequence[Values]) -> tuple[Question, ...]:
     records = len(often) > 1 and sum(often.values()) >= MARKED * len(lines)
     quoted = Counter(len(QUOTED.findall(line)) for line in lines)
     cells = sum(count for cells, count in quoted.items() if cells > 1)
-    if not records and (len(lines) < FEWEST_MARKS or cells < QUOTING * len(lines)):
+    asking = sum(is_asking(line) for line in lines) if len(lines) >= FEWEST_ASKED else 0
+    records = (
+        records
+        or asking >= QUOTING * len(lines) > 0
+        or cells >= QUOTING * len(lines) >= QUOTING * FEWEST_MARKS
+    )
+    if not records:
         return ()
     return (ask_choice("text", "data.ask.text", [*measure_columns([name], rows).values()]),)
 

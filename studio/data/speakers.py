@@ -49,6 +49,8 @@ MARK = re.compile(
     r"#?(?:(?:person|speaker|sprecher|participant|interlocutor)[ _-]?)?(?:\d{1,2}|[ab])#?", re.I
 )
 """Speakers that have no name: 0 and 1, A and B, speaker1, #Person2#."""
+ORDINAL = re.compile(r"\A\d{1,2}[_-](?=[^\W\d_]{2})")
+"""What numbers a speaker within a talk: `0_Wizard`."""
 LOOKED_AT = 300
 MOST_CHOICES = 8
 
@@ -166,7 +168,8 @@ def _settle(
     late = any(name.lower() == "system" for names in order for name in names[1:])
     plain = all(read_role(name) for name in every) and not late
     told = {*roles.values()} >= {"user", "assistant"} and all(roles.values())
-    if not learned and (plain or (2 * answered >= len(order) and (late or not told))):
+    third = any(2 * every[name] > len(order) for name in strange)  # no slip of the pen, but one who speaks
+    if not learned and (plain or (2 * answered >= len(order) and (late or not (told or third)))):
         return None, ()  # roles; where a few are spelled wrongly, their rows are set aside
     found = Speakers(column=column, key=key, words=words, learned=learned)
     if learned or told:
@@ -217,7 +220,7 @@ def _name(turn: Mapping[str, object], key: str) -> str:
     cell = turn.get(key)
     if isinstance(cell, Mapping):  # exports write {"name": "Anna", "id": 7}
         cell = next((cell[name] for name in ("nickname", "name", "role", "id") if cell.get(name)), "")
-    return str(cell if cell is not None else "").strip()
+    return ORDINAL.sub("", str(cell if cell is not None else "").strip())
 
 
 def _all_have(talks: Sequence[Sequence[Mapping[str, object]]], key: str) -> bool:

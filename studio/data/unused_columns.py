@@ -234,6 +234,9 @@ def ask_rest(
     entry = find_entry([*used.values()])
     # An example of a word shows what is asked for.
     aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
+    if answer in used and used[answer].is_labels:
+        # What a label says of two texts is found out about both, however much they are alike.
+        aside = [one for one in aside if not are_twins(one.name, asked)]
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)

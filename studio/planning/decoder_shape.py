@@ -30,19 +30,12 @@ from studio.planning.layer_kinds import (
     read_routed,
     stand_beside,
 )
+from studio.planning.mixer_record import SCORE_BYTES, MixerRecord, count_record
 from studio.planning.trained_beside import Beside, count_beside, list_others
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
 """Ops whose PyTorch twins need room that their kernels do not."""
-RECORD_BYTES = {"self_attn": 5, "conv": 5}
-OTHER_RECORD_BYTES = 24
-"""What autograd holds of a mixer, by the name of its module, bytes for each input and output of its linears: of
-attention 3.1 to 4.7, of LFM2's convolution 2.4, of a gated delta rule 14.3, of Mamba 2 23.1, as transformers composes
-them in bf16 (at the widths of Qwen3.5 4B, Gemma 4, DeepSeek-V2 Lite, LFM2 1.2B, Granite 4-H; libraries' kernels hold
-less). A bound, and no measurement of the model at hand."""
-SCORE_BYTES = 4
-"""Attention that is composed of matrix products keeps each score in fp32, and once more as it multiplies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +69,8 @@ class DecoderShape:
     element_bytes: int
     windows: tuple[int, ...]
     """Of each layer: the tokens that a token sees; 0: all before it."""
-    record_bytes: int = 0
-    """What autograd holds of the model's own mixer while it runs back, bytes a token; 0: attention is ours."""
+    record: MixerRecord | None = None
+    """What autograd holds of the model's own mixer; None: attention is ours."""
     paired: bool = False
     """Whether experts stand beside the MLP, each with norms of its own."""
     routed: Routed | None = None
@@ -181,7 +174,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         beside=beside,
         paired=stand_beside(model),
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
-        record_bytes=_count_record(
+        record=_count_record(
             model, foreign, element_bytes, longest(model, recipe) if plan.attention.value == "eager" else 0
         ),
     )
@@ -214,20 +207,23 @@ def _find_strange(model: ModelFacts) -> list[str]:
     return find_strange(_list_linears(model), model.norms, model.head_dim, model.query_heads, model.key_heads)
 
 
-def _count_record(model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int) -> int:
-    """Return DecoderShape.record_bytes: of the mixer that holds most, where layers have several kinds.
+def _count_record(
+    model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int
+) -> MixerRecord | None:
+    """Return DecoderShape.record.
 
     `scored_tokens`: how many scores a head keeps of a token, where attention is composed of matrix products.
     """
     if not mixers:
-        return 0
+        return None
     _, linears = split_mixers(_list_linears(model))
-    scores = model.query_heads * scored_tokens * (SCORE_BYTES + element_bytes)
-    wider = max(1, element_bytes // 2)
-    return max(
-        wider * RECORD_BYTES.get(name, OTHER_RECORD_BYTES) * sum(map(sum, linears[name].values()))
-        + (scores if name == "self_attn" else 0)
-        for name in mixers
+    return count_record(
+        {name: linears[name] for name in mixers},
+        layers=model.layers,
+        weights=_count_mixers(model),
+        head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
+        element_bytes=element_bytes,
+        score_bytes=model.query_heads * scored_tokens * (SCORE_BYTES + element_bytes),
     )
 
 
@@ -253,8 +249,17 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
         found.append(groups)
         weights += kind.count * sum(group.inputs * group.outputs for group in groups.values())
     if foreign:
-        return _put_mixer(found[0], model, model.linear_parameters - weights)
+        return _put_mixer(found[0], model, _count_mixers(model))
     return found[0] if weights == model.linear_parameters else None
+
+
+def _count_mixers(model: ModelFacts) -> int:
+    """Return the linear parameters of all layers' mixers."""
+    mlps = (
+        kind.count * sum(outputs * inputs for outputs, inputs in split_mixers(kind.linears)[0].values())
+        for kind in list_kinds(model)
+    )
+    return model.linear_parameters - count_outside(model) - sum(mlps)
 
 
 def _add_mlp(linears: Mapping[str, tuple[int, int]], hidden: int) -> Mapping[str, tuple[int, int]]:

@@ -62,7 +62,7 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
         down += 2 * shape.routed.chosen * shape.hidden * shape.routed.width
     linear = output + qkv + gate_up + down
     repeated = (attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0)
-    if shape.record_bytes:  # the model's own mixer runs again at each level but the highest
+    if shape.record:  # the model's own mixer runs again at each level but the highest
         repeated = (repeated[0], repeated[0], repeated[0], 0.0)
     return LayerWork(
         forward=linear + attention,

@@ -37,8 +37,8 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
         e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail)
         + (routed.opened_bytes(e) + routed.tail_bytes(e) if routed else 0),
     )
-    if shape.record_bytes:  # the record alone, and that at the highest level (blocks/foreign_mixer.py)
-        levels = (levels[0], e * shape.hidden, 0, levels[3] + shape.record_bytes)
+    if shape.record:  # the record alone, and that at the highest level (blocks/foreign_mixer.py)
+        levels = (levels[0], e * shape.hidden, 0, levels[3] + shape.record.mean_bytes)
     return sum(levels[: KEEP_LEVELS.index(keep) + 1])
 
 
@@ -55,8 +55,8 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
         e * groups["qkv"].tail,
         e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
-    if shape.record_bytes:
-        stays = (0, 0, 0, stays[3] + shape.record_bytes)
+    if shape.record:
+        stays = (0, 0, 0, stays[3] + shape.record.mean_bytes)
     return kept_bytes(shape, keep) - sum(stays[: level + 1])
 
 
@@ -77,8 +77,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
     above, below = e * (hidden + groups["down"].tail), e * (hidden + groups["output"].tail)
     state = _attention_state(shape) if level < 1 else 0
     qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
-    if shape.record_bytes:  # made again before the MLP where its result is needed, else after it
-        state, qkv = shape.record_bytes * (level < 1), 0
+    if shape.record:  # made again before the MLP where its result is needed, else after it
+        state, qkv = shape.record.held_bytes * (level < 1), 0
     middle = e * hidden * ((level < 1) + shape.keeps_branches)
     middle += (
         4 * e * hidden * shape.paired
@@ -113,8 +113,8 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
         + (2 * e * shape.queries if shape.key_heads < shape.query_heads else 0)
         + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
     )  # fmt: skip
-    if shape.record_bytes:  # and, while autograd runs back, at most as much in gradients
-        gradients = shape.record_bytes * (1 + (0 < level < 3))
+    if shape.record:
+        gradients = shape.record.backward_bytes + shape.record.held_bytes * (0 < level < 3)
     attention = tokens * (below + state + qkv + gradients - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
@@ -136,7 +136,10 @@ def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens:
     if shape.routed is not None:
         experts = shape.routed.forward_bytes(e) + (shape.routed.opened_bytes(e) if level < 3 else 0)
     needed = e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion) + tokens * experts
-    return max(needed, tokens * shape.record_bytes)
+    if shape.record is None:
+        return needed
+    mixing = shape.record.forward_bytes + shape.record.held_bytes * (level < 3)
+    return max(needed, tokens * mixing)
 
 
 def head_bytes(shape: DecoderShape, tokens: int, head_rows: int = 0, head_columns: int = 0) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from benchmarks.cases import (
     CASES,
@@ -35,7 +36,8 @@ def test_a_budget_is_the_peak_of_an_earlier_case_on_the_same_tokens():
     assert len(budgets) >= 4
     for case in budgets:
         assert order.index(case.budget_of) < order.index(case.name)
-        assert BY_NAME[case.budget_of].setting == case.setting
+        peak = BY_NAME[case.budget_of]  # Unsloth calls an expert's linears otherwise
+        assert replace(peak, targets=case.targets).setting == case.setting
 
 
 def test_whole_rows_are_chosen_in_order_while_they_fit():

@@ -55,3 +55,9 @@ def test_what_was_measured_of_a_crawled_document_is_no_label(tell):
     report = tell(text=TEXTS, section=KINDS, int_score=[3, 4] * 6, **origin)
     assert not report["needs_answer"] and report["format"] == "text"
     assert formats(tell(text=TEXTS, label=KINDS, **origin)) == ["prompt_completion", "text"]
+
+
+def test_the_first_rows_of_a_file_sorted_by_its_labels(tell):
+    short = [text[:40] for text in TEXTS]
+    assert formats(tell(text=short, category=["boats"] * 12)) == ["prompt_completion", "text"]
+    assert not tell(text=short, source=["log"] * 12)["needs_answer"]

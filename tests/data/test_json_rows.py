@@ -114,3 +114,23 @@ def test_an_export_that_names_its_people_first():
     assert read({"participants": people, "messages": messages, "title": "Jo and Mo"}) == messages
     other = [{"note": f"Another list of long words, number {i}."} for i in range(9)]
     assert "E101" in read({"messages": messages, "notes": other})
+
+
+def test_splits_whose_rows_are_lists():
+    train, test = [["How far?", "far"], ["How deep?", "deep"]], [["How old?", "old"], ["How new?", "new"]]
+    assert read({"test": test, "oos_train": test, "train": train}) == [
+        {"messages": train[0]},
+        {"messages": train[1]},
+        "E101",
+        "E101",
+    ]
+    assert read({"east": train, "west": test}) != read({"train": train, "test": test})
+
+
+def test_lists_of_texts_and_objects_in_lists_of_their_own():
+    assert read(["One text.", "Another."]) == [{"text": "One text."}, {"text": "Another."}]
+    assert read([json.dumps(row) for row in ROWS]) == ROWS
+    assert read([[row] for row in ROWS]) == ROWS
+    assert (
+        read([{**turn, "annotation": [{"label": ""}]} for turn in TALK])[0]["messages"][0]["content"] == "hi"
+    )

@@ -1,6 +1,7 @@
 """Quizzes in plain text: a question a row, with its options and the one that is right."""
 
 import io
+import time
 
 import pytest
 
@@ -41,3 +42,12 @@ def test_gift():
 )
 def test_other_texts_are_no_quiz(words):
     assert not quizzes.accept(words.encode(), ".txt")
+
+
+def test_a_long_text_without_braces_is_no_quiz_and_takes_no_time() -> None:
+    words = ("The keeper wrote down who came and what the weather was. " * 20 + "\n") * 400
+    begin_s = time.process_time()
+    assert not quizzes.accept(words.encode("utf-8"), ".txt")
+    assert (
+        time.process_time() - begin_s < 2
+    )  # 0.05 s; the pattern for a question with its answers took an hour

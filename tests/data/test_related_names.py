@@ -3,7 +3,7 @@
 import pytest
 
 from studio.data.formats.column_names import drop_versions, is_version, simplify
-from studio.data.related_names import extends, is_in_language, is_renewed
+from studio.data.related_names import are_twins, extends, is_in_language, is_renewed
 
 SHIPS = "Alma Bruna Cosima Dora Elba Fides Greta Hulda Irma Jutta Klara Luna".split()
 ASKED = [f"How long did the {ship} lie at the quay?" for ship in SHIPS]
@@ -78,3 +78,9 @@ def test_a_story_is_written_for_its_prompt_whatever_its_title(tell):
     report = tell(title=[f"The long wait of the {ship}" for ship in SHIPS], story=pages, prompt=wishes)
     assert not report["needs_answer"]
     assert (report["mapping"]["prompt"], report["mapping"]["completion"]) == ("prompt", "story")
+
+
+@pytest.mark.parametrize(("name", "other", "twins"), [("q1", "q2", True), ("sent_A", "sent_B", True),
+                                                     ("q1", "a1", False), ("q", "q2", False)])  # fmt: skip
+def test_twins(name, other, twins):
+    assert are_twins(name, other) is twins

@@ -306,3 +306,20 @@ def test_questions_of_a_chat_head_no_answers(tell):
         for n, who in enumerate(("Alma", "Bruna", "Cosima", "Dora", "Elba"))
     )
     assert tell(words, "talk.txt")["needs_answer"]
+
+
+def test_replies_that_name_an_id_of_another_name(tell):
+    rows = [
+        {"task_message_id": f"t{n}", "user_message_id": f"u{n}", "parent_message_id": f"u{n - 1}" if n % 2 else None,
+         "text": f"{TALK[n % 2]} ({n})", "role": ("prompter", "assistant")[n % 2]}
+        for n in range(8)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"] and report["rows_used"] == 4
+    assert turns(report) == [("user", f"{TALK[0]} (0)"), ("assistant", f"{TALK[1]} (1)")]
+
+
+def test_who_is_numbered_within_a_talk(tell):
+    talk = [{"speaker": f"{n % 2}_{('Apprentice', 'Wizard')[n % 2]}", "text": TALK[n % 2]} for n in range(2)]
+    report = tell([{"dialog": talk}] * 4)
+    assert not report["needs_answer"] and turns(report) == [("user", TALK[0]), ("assistant", TALK[1])]

@@ -350,3 +350,18 @@ def test_words_go_before_the_ids_of_their_tokens(tell):
 def test_what_was_generated_is_an_answer(tell):
     report = tell(prompt=ASKED, description=SAID, generated=LOGS)
     assert report["mapping"]["completion"] == "generated"
+
+
+def test_questions_alone_are_no_text_to_be_learned(tmp_path):
+    path = tmp_path / "questions.txt"
+    path.write_text("\n".join(["input", *ASKED]) + "\n", encoding="utf-8")
+    assert choices(describe(DatasetSpec(source=str(path)), rows=1)) == {"text": ["text"]}
+
+
+def test_an_answer_beside_its_place_in_the_text(tell):
+    rows = [
+        {"question": asked, "passage": told, "answers": [[n, said]]}
+        for n, (asked, told, said) in enumerate(zip(ASKED, LOGS, SAID, strict=True))
+    ]
+    report = tell(rows)
+    assert report["preview"][0]["messages"][-1]["content"] == SAID[0]

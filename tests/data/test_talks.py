@@ -541,3 +541,38 @@ def test_who_is_silent_in_the_first_round_answers():
         ("assistant", rounds[1][0]),
         ("user", rounds[1][1]),
     ]
+
+
+def test_pairs_of_a_speaker_and_words():
+    said = [["agent", "Hello there."], ["customer", Q], ["action", "looked it up"], ["agent", A]]
+    assert show({"conversation": said}) == [(role, words) for role, words in said]
+
+
+def test_what_somebody_did_between_the_turns_was_not_said():
+    done = {"type": "action", "sender": "user", "action_id": "walk/choose_path", "metadata": {"path": [1]}}
+    said = [{"type": "chat", "sender": role, "message": words} for role, words in FOUR]
+    assert show({"messages": [said[0], done, *said[1:]]}) == FOUR
+
+
+def test_who_offers_help_answers():
+    talk = ["Hello, how may I help you?", Q, A, Q2]
+    roles = [role for role, _ in show({"turns": talk})]
+    assert roles == ["assistant", "user", "assistant", "user"]
+
+
+def test_texts_of_one_side_are_no_talk():
+    rows = [{"question_id": n, "turns": [f"Write of ship {n}.", "Now write it again."]} for n in range(6)]
+    assert find_talks([*rows[0]], rows) is None
+    answers = [{"answer_id": n, "choices": [{"index": 0, "turns": ["One.", "Two."]}]} for n in range(6)]
+    assert find_talks([*answers[0]], answers) is None
+    assert find_talks(["turns"], [{"turns": row["turns"]} for row in rows]) is not None
+
+
+def test_a_row_that_is_the_first_message_of_a_tree():
+    replies = [{"text": words, "role": "assistant", "replies": []} for words in (A, A2)]
+    found = recast({"message_id": "m", "text": Q, "role": "prompter", "replies": replies})
+    assert [[turn["content"] for turn in row["messages"]] for row in found] == [[Q, A], [Q, A2]]
+
+
+def test_answers_of_models_beside_a_question_are_no_talk():
+    assert recast({"prompt": Q, "answers": [{"response": A, "modelIdentifier": "m"}]}) is None

@@ -5,6 +5,7 @@ CASES = (
     {"rows": 1, "width": 64, "dtype": "float16"},
     {"rows": 150, "width": 48, "dtype": "float16", "outputs": 130, "experts": 3, "rank": 20},
     {"rows": 70, "width": 72, "dtype": "float16", "outputs": 40, "swapped": True},
+    {"rows": 70, "width": 72, "dtype": "bfloat16", "outputs": 176, "swapped": True},
     {"rows": 70, "width": 64, "dtype": "bfloat16", "outputs": 48, "packed": True},
     {"rows": 33, "width": 36, "dtype": "float16", "outputs": 50, "packed": True, "nested": False},
     {"rows": 33, "width": 128, "dtype": "float16", "outputs": 128, "packed": True},

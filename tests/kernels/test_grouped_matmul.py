@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from studio_kernels import grouped_matmul
 from studio_kernels.dispatch import op_named
 from studio_kernels.grouped_matmul import TILE, Groups
 from studio_kernels.nf4 import NF4, Nf4
 from studio_kernels.test_inputs import Draws
+
+from tests.kernels.launches import TARGETS, Launch, Recorder
 
 REFERENCE = op_named("grouped_matmul").reference
 
@@ -70,3 +73,28 @@ def test_a_packed_weight_is_decoded_expert_by_expert(outputs, width, nested):
     dy = draws.normal(5, outputs)
     ours, theirs = (REFERENCE.product(dy, each, groups, transposed=True) for each in (packed, weight))
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.computing
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "swapped", "transposed"),
+    [
+        (5760, 2880, True, False),
+        (5760, 2880, True, True),
+        (2816, 704, False, True),
+        (1536, 2048, False, False),
+    ],
+)
+def test_weights_are_read_16_bytes_at_once(outputs, inputs, swapped, transposed, monkeypatch):
+    """Of gpt-oss, Gemma 4 and Qwen3, whose widths are no multiple of a tile's: on an H200 2 bytes at once took 6x."""
+    launches: list[Launch] = []
+    recorder = Recorder("product", grouped_matmul._product_kernel, launches)
+    monkeypatch.setattr(grouped_matmul, "_product_kernel", recorder)
+    monkeypatch.setattr(grouped_matmul, "interpreted", lambda: False)
+    weight = torch.empty(2, inputs, outputs, dtype=torch.bfloat16).transpose(1, 2)
+    if not swapped:
+        weight = weight.contiguous()
+    x = torch.empty(64, outputs if transposed else inputs, dtype=torch.bfloat16)
+    grouped_matmul.fused_product(x, weight, groups_of(30, 34), transposed=transposed)
+    code = launches[0].compile(TARGETS["sm_90"]).asm["ptx"]
+    assert "ld.global.b16" not in code and "cp.async.cg.shared.global" in code

@@ -73,10 +73,11 @@ def test_what_is_left_to_autograd_is_held_at_the_highest_level_alone(stored):
     shape = read_decoder(plan(make_machine(make_gpu()), recipe, facts), facts, recipe)
     levels = [kept_bytes(shape, keep) for keep in KEEP_LEVELS]
     assert levels == sorted(levels)
-    assert bool(shape.record_bytes) == bool(MIXERS[family])
-    if MIXERS[family]:
-        assert levels[2] == levels[1] and levels[3] - levels[2] >= shape.record_bytes
-        assert phase_bytes(shape, "input", 64)["attention"] >= 64 * shape.record_bytes
+    assert bool(shape.record) == bool(MIXERS[family])
+    if shape.record:
+        assert shape.record.mean_bytes <= shape.record.held_bytes
+        assert levels[2] == levels[1] and levels[3] - levels[2] >= shape.record.mean_bytes
+        assert phase_bytes(shape, "input", 64)["attention"] >= 64 * shape.record.held_bytes
 
 
 def test_the_models_own_code_is_told_of_with_its_reason(stored):

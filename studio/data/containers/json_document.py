@@ -10,7 +10,7 @@ from studio.core.i18n import text
 from studio.data.containers.container import DEFAULTS, ROW_BYTES, Container, ReadOptions, refuse_file
 from studio.data.containers.json_rows import find_rows
 from studio.data.containers.json_stream import BLANKS, JsonWindow, find_list, find_values, scan
-from studio.data.containers.json_talk import find_talk
+from studio.data.containers.json_talk import find_talk, find_texts
 from studio.data.containers.json_text import TALK, parse_json, read_object
 from studio.data.row import RAW_BYTES, Row, broken_row
 from studio.data.row_codes import RowCode
@@ -55,6 +55,9 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
         return
     if window.peek() == b"[" and (talk := find_talk(window)):
         yield Row(window.line, {TALK: talk}, None, 1, window.offset)
+        return
+    if window.peek() == b"[" and (texts := find_texts(window)):
+        yield from _number(texts, window)
         return
     while window.peek() == b"[":
         window.move(window.place + 1)
@@ -123,9 +126,9 @@ def _number(rows: list[dict], window: JsonWindow) -> Iterator[Row]:
         if isinstance(values, dict):
             yield Row(window.line, values, None, row, window.offset)
         else:
-            yield broken_row(
-                window.line, RowCode.UNREADABLE, text("data.row.not_object"), row=row, offset=window.offset
-            )
+            why = "other_list" if isinstance(values, list) else "not_object"
+            told = text(f"data.row.{why}")
+            yield broken_row(window.line, RowCode.UNREADABLE, told, row=row, offset=window.offset)
 
 
 def _find_wrapped(data: bytes) -> int | None:

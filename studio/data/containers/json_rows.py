@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,17 @@ SIDES = frozenset(
 """Names of columns that hold turns; other names of several talks are their ids."""
 KEY_WORDS = 3
 """Words of an average key from which on keys are questions, or texts, and no names."""
+WORDS = re.compile(r"[a-z]+")
+TRAINING = frozenset(("train", "training"))
+SPLITS = TRAINING | frozenset("test testing val valid validation dev development eval evaluation".split())
+"""Words in the names of splits."""
 Rows = list[dict[str, Any]]
 
 
 def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
-    found = _find_notebook(value) or _find_table(value) or _find_columns(value) or _find_keyed(value)
+    found = _find_notebook(value) or _find_table(value) or _find_splits(value)
+    found = found or _find_columns(value) or _find_keyed(value)
     if found is not None or level >= LEVELS:
         return found
     if level:
@@ -100,6 +106,22 @@ def _find_table(value: Mapping[str, Any]) -> Rows | None:
         if all(isinstance(row, dict) and isinstance(row.get("row"), dict) for row in rows):
             return [row["row"] for row in rows]
     return None
+
+
+def _find_splits(value: Mapping[str, Any]) -> list[Any] | None:
+    """Return the rows of an object of splits whose rows are lists: those to train on, then each other split as it is.
+
+    Rows that are objects are found as they are read.
+    """
+    names = {key: {*WORDS.findall(key.lower())} for key in value}
+    parts = [part for part in value.values() if isinstance(part, list) and part]
+    if len(value) < 2 or len(parts) < len(value) or not all(words & SPLITS for words in names.values()):
+        return None
+    if not all(is_talk(part[0]) and isinstance(part[0][0], str) for part in parts):
+        return None
+    training = min(value, key=lambda key: (not names[key] & TRAINING, len(key)))
+    rows = [{TALK: row} if is_talk(row) else None for row in value[training]]
+    return [*rows, *(part for key, part in value.items() if key != training)]
 
 
 def _find_columns(value: Mapping[str, Any]) -> Rows | None:

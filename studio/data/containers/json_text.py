@@ -29,6 +29,8 @@ TALK = "messages"
 TURN_KEYS = frozenset(
     ("role", "from", "speaker", "author", "sender", "human", "user", "question", "text", "utterance")
 )
+TALK_KEYS = frozenset(("role", "from"))
+"""Keys of an object that is a turn also where it stands alone."""
 
 
 class RowTooDeep(ValueError):
@@ -183,6 +185,8 @@ def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Ro
     except ValueError:
         code, message = RowCode.UNREADABLE, text("data.row.number_too_long")
     else:
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+            value = value if TALK_KEYS & value[0].keys() else value[0]  # an object in a list of its own
         if isinstance(value, dict):
             return Row(line, value, None, row, offset, raw)
         if is_talk(value):

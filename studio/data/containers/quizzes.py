@@ -14,12 +14,14 @@ READ_BYTES = 2**24
 LEAST = 3
 """So many questions make a quiz."""
 AIKEN = re.compile(
-    r"^(?P<asked>[^\n]+(?:\n(?![A-Z][.)] )[^\n]+)*)\n(?P<options>(?:[A-Z][.)] [^\n]+\n+){2,})"
+    r"^(?P<asked>[^\n]+(?:\n(?![A-Z][.)] )[^\n]+){0,20})\n(?P<options>(?:[A-Z][.)] [^\n]+\n+){2,})"
     r"ANSWER:[ \t]*(?P<key>[A-Z])",
     re.M,
 )
 OPTION = re.compile(r"^[A-Z][.)] (.+)$", re.M)
-GIFT = re.compile(r"(?P<asked>(?:\\.|[^\\{}])+?)(?<!\\)\{(?P<options>(?:\\.|[^\\{}])*)\}(?P<after>[^\n]*)")
+GIFT = re.compile(r"(?<!\\)\{(?P<options>(?:\\.|[^\\{}])*)\}(?P<after>[^\n]*)")
+"""The answers of a question; it stands in front of them. A pattern for both takes hours in a text without braces."""
+BRACE = re.compile(r"(?<!\\)[{}]")
 CHOICE = re.compile(r"(?<!\\)([=~])((?:\\.|[^\\=~])+)")
 REMARKS = re.compile(r"^(?://|\$CATEGORY:).*$", re.M)
 HINT = re.compile(r"(?<!\\)#.*", re.S)
@@ -62,12 +64,16 @@ def _read_aiken(words: str) -> list[tuple[int, dict[str, Any]]]:
 
 def _read_gift(words: str) -> list[tuple[int, dict[str, Any]]]:
     """As _read_aiken; a question without a right answer, such as an essay, is left out."""
-    rows = []
-    for found in GIFT.finditer(REMARKS.sub("", words)):
+    rows, before = [], 0
+    words = REMARKS.sub("", words)
+    for found in GIFT.finditer(words):
+        begin, before = before, found.end()
         said = found["options"].strip()
         if said[:1] not in ("=", "~") and not TRUTH.fullmatch(_clean(HINT.sub("", said))):
             continue
-        asked = _clean(TITLE.sub("", found["asked"]))
+        asked = BRACE.split(words[begin : found.start()])[-1]
+        begin = found.start() - len(asked)
+        asked = _clean(TITLE.sub("", asked))
         if (behind := _clean(found["after"])) and not behind.startswith("::"):
             asked = f"{asked} ____ {behind}"  # the gap that is to be filled
         if TRUTH.fullmatch(_clean(HINT.sub("", said))):
@@ -80,7 +86,7 @@ def _read_gift(words: str) -> list[tuple[int, dict[str, Any]]]:
             )
             choices = [one for _, one in marked] if any(sign == "~" for sign, _ in marked) else []
         if asked and right and "->" not in right:
-            rows.append((found.start(), {"question": asked, "options": choices or None, "answer": right}))
+            rows.append((begin, {"question": asked, "options": choices or None, "answer": right}))
     return rows
 
 

@@ -92,6 +92,9 @@ def say_answer(cell: object, column: str) -> str:
         filled = [one for one in cell if not is_empty(one)]
         if not filled:
             raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
+        words = [one for one in filled if isinstance(one, str)]
+        if len(words) == 1 < len(filled) and is_numbers([one for one in filled if one is not words[0]]):
+            return say_answer(words[0], column)  # beside the place where it stands in the text
         if holds_parts(filled, column):
             return join_parts(filled)
         if all(isinstance(one, Mapping) and _find_inner(one) is None for one in filled):

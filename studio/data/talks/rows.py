@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from studio.data.containers.json_text import TALK
 from studio.data.formats.aliases import (
     ANSWERS,
     CHOSEN,
@@ -94,6 +95,8 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
 
     named: columns that hold talks though their names do not say so.
     """
+    if read_role(values.get("role")) and (paths := list_paths(values)):
+        return [{TALK: path} for path in paths]  # the row is the first message of a tree
     found = FoundTalks()
     _look(values, (), (values,), found, named)
     if found.unclear:
@@ -104,6 +107,10 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
         changed = {place.path[0]: place.turns for place in pairs if len(place.path) == 1 and not place.plain}
         return [{**values, **changed}] if changed else None
     main, *others = talks
+    if _only_answers(main) and any(
+        find_side(key) == "user" for key, cell in values.items() if isinstance(cell, str)
+    ):
+        return None  # what several models answered to the question beside it
     turns, used = list(main.turns), [main]
     now: dict[str, Turn] = {}
     for place in [*others, *found.singles]:
@@ -146,6 +153,12 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
     rest |= {key: cell for place in used for key, cell in _list_prose(place) if key not in rest}
     rest |= {place.path[0]: place.turns for place in pairs if len(place.path) == 1 and not place.plain}
     return [{name: one, **rest, **more} for one in (found.paths or [turns])]
+
+
+def _only_answers(place: MessagePlace) -> bool:
+    """Return whether turns are answers throughout, in a column that is called no talk, and not what was kept of one."""
+    roles = {read_role(turn.get("role")) for turn in place.turns}
+    return roles == {"assistant"} and len(place.path) == 1 and not is_list_name(place.path[0])
 
 
 def _flags_turns(key: str, cell: object) -> bool:

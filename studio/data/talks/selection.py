@@ -15,8 +15,8 @@ from studio.data.formats.message_parsing import CALL_KEYS, CONTENT_KEYS, REASONI
 from studio.data.list_columns import SAID_WORDS
 from studio.data.row import Row
 from studio.data.talks.rows import recast
-from studio.data.talks.sides import find_side, is_list_name
-from studio.data.talks.turns import to_turn
+from studio.data.talks.sides import SPEAKER_KEYS, find_side, is_list_name
+from studio.data.talks.turns import parse_text, to_turn
 
 LOOKED_AT = 100
 LEAST_SHARE = 0.5
@@ -107,6 +107,8 @@ def find_talks(columns: Sequence[str], rows: Sequence[Values], sure: bool = Fals
     )
     if len(columns) == 1 and rows and _names_columns(rows[0].get(columns[0])):
         return Headed(column=columns[0], names=tuple(rows[0][columns[0]]))
+    if not sure and any(map(_numbers_sides, columns)) and not any(map(_names_speakers, rows)):
+        return None  # texts of one side: the questions of a test, or what a model answered to them
     if not sure and any(
         is_list_name(name) and (_is_tagged(name, rows) or _only_asks(name, rows)) for name in columns
     ):
@@ -118,6 +120,26 @@ def find_talks(columns: Sequence[str], rows: Sequence[Values], sure: bool = Fals
     before, after = made[0]
     gone = [name for name in before if name not in after[0] or before[name] is not after[0][name]]
     return Talks(where=(gone or ["messages"])[0], named=named)
+
+
+def _numbers_sides(name: str) -> bool:
+    """Return whether a column numbers questions, or answers, so that a row is one of them: `question_id`."""
+    words = {*part_name(name)}
+    return "id" in words and bool(words & {"question", "prompt", "answer"})
+
+
+def _names_speakers(value: object, levels: int = 4) -> bool:
+    """Return whether an object says at some depth who speaks, by a key or by its value."""
+    value = parse_text(value) if isinstance(value, str) else value
+    if not levels:
+        return False
+    if isinstance(value, Mapping):
+        if any(key in value for key in SPEAKER_KEYS[:5]) or any(
+            find_side(key) and not is_empty(cell) for key, cell in value.items()
+        ):
+            return True
+        value = list(value.values())
+    return isinstance(value, (list, tuple)) and any(_names_speakers(one, levels - 1) for one in value[:4])
 
 
 def _list_texts(name: str, rows: Sequence[Values]) -> list[Sequence[str]]:

@@ -9,6 +9,7 @@ from typing import Literal
 from studio.data.formats.cells import is_coded
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.content_parts import THOUGHT_TYPES
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.roles import read_role
 
 Side = Literal["", "user", "assistant", "system"]
@@ -145,7 +146,11 @@ def find_words(turn: Mapping[str, object]) -> object:
             cell = cell["text"]
         if cell is not None and cell != []:
             return cell
-    rest = [cell for key, cell in turn.items() if isinstance(cell, str) and key not in SPEAKER_KEYS]
+    rest = [
+        cell
+        for key, cell in turn.items()
+        if isinstance(cell, str) and key not in SPEAKER_KEYS and not TECHNICAL & {*part_name(key)}
+    ]
     rest = [cell for cell in rest if not is_coded(cell)]
     prose = rest if len(rest) == 1 else [cell for cell in rest if " " in cell.strip()]
     # The only words of an object that names its speaker, whatever they are called.

@@ -35,8 +35,15 @@ LEAD = re.compile(
 """How words begin that name their speaker: `User: `, `<|Human|>: `, `**Bot**: `."""
 SIGN = re.compile(r"<\|[A-Za-z_ -]+\|>")
 END = re.compile(r"\s*<(?:eo[a-z]|\|end[a-z_]*\|)>\s*\Z")
+HELPING = re.compile(
+    r"\bhow (?:can|may) (?:i|we) (?:help|assist)|\bwhat can i do for you|有什么可以帮|需要什么帮助",
+    re.I,
+)
+"""What the one who answers says before anybody has asked."""
 NOTHING = frozenset(("none", "null", "n/a", "na", "nan", "-"))
 PROSE_WORDS = 3
+MOST_SPEAKERS, NAME_WORDS = 4, 2
+"""So many people speak in a talk, each called by so many words."""
 TIME_KEYS = ("timestamp_ms", "timestamp", "ts", "created_at", "created_utc", "time", "date", "sent_at")
 SENTENCE_KEYS = ("utterance", "question", "text", "sentence", "nl")
 SEGMENT = {"label", "text"}
@@ -181,6 +188,7 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         return segments
     if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
         cell = [next(iter(one.values())) for one in cell]
+    cell = [one for one in cell if not _is_event(one)]
     if _runs_back(cell):
         cell = cell[::-1]
     if named and (keyed := _from_keyed(cell)):
@@ -195,6 +203,13 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
     known = all(roles) and all(to_turn(one) or _names_speakers(one) or _find_made(one, "") for one in cell)
     return found if named or known else None
+
+
+def _is_event(one: Mapping[str, object]) -> bool:
+    """Return whether an object of a talk notes what somebody did, and holds no words: a click, a choice in a list."""
+    kind = one.get("type")
+    told = isinstance(kind, str) and kind not in CALL_TYPES and kind not in RESULT_TYPES
+    return told and find_words(one) is None and any(key in one for key in SPEAKER_KEYS if key != "type")
 
 
 def _runs_back(cell: Sequence[Mapping[str, object]]) -> bool:
@@ -314,7 +329,7 @@ def strip_marks(words: str) -> str:
 def _from_pairs(cell: Sequence[Sequence[object]], named: bool) -> Turns | None:
     if not all(one is None or isinstance(one, str) for pair in cell for one in pair):
         return None
-    if all(isinstance(pair[0], str) and read_role(pair[0]) for pair in cell):
+    if all(isinstance(pair[0], str) and read_role(pair[0]) for pair in cell) or _name_speakers(cell):
         return [{"role": str(pair[0]), "content": pair[1]} for pair in cell]
     if not named:
         return None
@@ -325,6 +340,15 @@ def _from_pairs(cell: Sequence[Sequence[object]], named: bool) -> Turns | None:
         for role, words in sides
         if words and words.strip() and not SIGN.fullmatch(words.strip())
     ]
+
+
+def _name_speakers(cell: Sequence[Sequence[object]]) -> bool:
+    """Return whether the first of each two texts says who speaks: a few short ones, of which one is a role."""
+    first = {pair[0] for pair in cell}
+    if not 1 < len(first) <= min(MOST_SPEAKERS, len(cell) - 1):
+        return False
+    short = all(isinstance(one, str) and 0 < count_words(one) <= NAME_WORDS for one in first)
+    return short and any(guess_role(one) for one in first)
 
 
 def _from_texts(cell: Sequence[str], named: bool) -> Turns | None:
@@ -338,7 +362,8 @@ def _from_texts(cell: Sequence[str], named: bool) -> Turns | None:
         return [{"role": role, "content": words} for role, words in zip(roles, said, strict=True)]
     if not named or len(cell) < 2 or any(roles):
         return None
-    return [{"role": ("user", "assistant")[i % 2], "content": one} for i, one in enumerate(cell)]
+    order = ("assistant", "user") if HELPING.search(cell[0]) else ("user", "assistant")
+    return [{"role": order[i % 2], "content": one} for i, one in enumerate(cell)]
 
 
 def _from_object(cell: Mapping[str, object], named: bool) -> Turns | None:

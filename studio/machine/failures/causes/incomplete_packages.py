@@ -134,7 +134,10 @@ def _read_import_failed(reading: Reading) -> Values:
     if not found or reading.last is None or not reading.last.wraps:
         return None
     says = found[-1]["says"].strip()
-    return {"package": pip_name(found[-1]["module"].partition(".")[0]), "says": says, "line": says}
+    lacking = MODULE_ATTRIBUTE.search(says)
+    # A package that lacks what it is asked for is the one that does not fit, whoever loaded it.
+    module = lacking["module"] if lacking else found[-1]["module"]
+    return {"package": pip_name(module.partition(".")[0]), "says": says, "line": says}
 
 
 FAILURES = (

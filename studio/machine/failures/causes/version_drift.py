@@ -156,6 +156,9 @@ FAILURES = (
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",
             r"^[^\s\"]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|TypeError|AttributeError)",
+            # As a notebook shows it: the lines around the one that failed, and the error below them.
+            r"unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,6}?ImportError: cannot import name '\w+' from "
+            r"'(?:trl|transformers)\b",
             # Several processes write it at once.
             r"module 'Unsloth\w+Trainer' has no attribute",
             # What it writes anew of other packages' functions has no file.
