@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -27,8 +29,8 @@ class Tokenizer:
 def test_answers_are_as_likely_as_the_models_own_code_says(family):
     make = models.make_model if family in models.FAMILIES else routed_models.make_routed
     shape = {"max_position_embeddings": 512, "hidden_size": 256, "head_dim": 64}
-    model = make(family, **shape).to("cuda")
-    half = make(family, **shape).to("cuda", torch.bfloat16)
+    half = make(family, dtype=torch.bfloat16, **shape).to("cuda")
+    model = copy.deepcopy(half).float()
     answerer = Answerer(half, Tokenizer(), Ends(()), kernels=KERNELS)
     requests = [Request(tuple(one), Sampling(max_new_tokens=40 + i)) for i, one in enumerate(PROMPTS)]
     found = answerer.answer(requests, slots=3)
