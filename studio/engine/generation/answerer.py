@@ -20,10 +20,9 @@ from studio.models.decoder.live_decoder import LiveDecoder, read_live
 
 COMPARED_TOKENS = 48
 ALLOWED = {torch.float32: 1e-3}
-ALLOWED_HALF = 0.3
-"""Largest difference of logits, root mean square as a share of their spread: 2e-6 was seen in fp32. In 16 bits 0.13 of
-smollm2 behind a template's control tokens, where its own code in bf16 is as far from fp32; a rotary embedding left out
-is off by 1."""
+ALLOWED_HALF = 0.1
+"""Largest difference of logits, root mean square as a share of their spread: 2e-6 was seen in fp32; products that a
+processor summed in bf16 were off by 0.1 and said something else; a rotary embedding left out is off by 1."""
 LONGEST_TOKENS = 2**20
 """Of a sequence whose model names no limit."""
 ROOM_SHARE = 0.25
