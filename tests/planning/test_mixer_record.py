@@ -53,7 +53,6 @@ MEASURED = {
         17_448,
     ),
     "LFM2 1.2B": ("conv", CONVOLUTION, False, 32_932, 12_284),
-    "Granite 4-H, Mamba 2": ("mamba", MAMBA, False, 354_040, 12_568_888),
 }
 
 
@@ -69,6 +68,11 @@ def test_it_is_what_was_measured(case):
     assert 0.97 < found.held_bytes / held < 1.08
     assert 0.97 < found.backward_bytes / backward < 1.15
     assert found.mean_bytes == found.held_bytes
+
+
+def test_mamba_is_counted_as_transformers_composes_it_now():
+    """At the widths of Granite 4-H Tiny: 289,637 bytes a token, autograd's saved tensors of 512 tokens in 5.23."""
+    assert 0.97 < count({"mamba": MAMBA}).held_bytes / 289_637 < 1.08
 
 
 def test_layers_of_two_kinds_are_counted_by_their_weights():
