@@ -208,6 +208,7 @@ SHAPES = {
 SPREAD = 0.02
 """Standard deviation of the weights, as Llama is initialised."""
 SHARD_BYTES = 2 * 2**30
+BRANCH_NORM = 0.25
 APART = ("qwen3_moe", "glm4_moe_lite")
 """Families whose folders hold every expert apart."""
 MXFP4_BLOCK, MXFP4_SCALE = 32, 120
@@ -320,7 +321,11 @@ def write_weights(config: PreTrainedConfig, folder: Path, generator: torch.Gener
 
     vectors = read_vectors(config)
     for name, shape in list_tensors(config):
-        known = [(name, vectors[name].to(torch.bfloat16))] if len(shape) < 2 else None
+        known = None
+        if len(shape) < 2:
+            # After a branch as trained ones are: at 1 every branch is as large as the stream, and routes are chance.
+            scale = BRANCH_NORM if "gemma4" in config.model_type and ".post_" in name else 1.0
+            known = [(name, vectors[name].to(torch.bfloat16) * scale)]
         for stored, tensor in known or draw_stored(config, name, shape, generator):
             shard[stored] = tensor
             shard_bytes += tensor.nbytes

@@ -53,7 +53,6 @@ MEASURED = {
         17_448,
     ),
     "LFM2 1.2B": ("conv", CONVOLUTION, False, 32_932, 12_284),
-    "Granite 4-H, Mamba 2": ("mamba", MAMBA, False, 354_040, 12_568_888),
 }
 
 
@@ -76,6 +75,11 @@ def test_our_kernels_keep_less_of_a_delta_rule():
     assert 111_720 < fused.held_bytes < 128_104, "what autograd saves with transformers 5.23 and 5.17"
     assert fused.backward_bytes > 32 * (4 * 128 * 128 // 64 + 2 * 4 * 128), "states and unscaled gradients"
     assert count({"self_attn": GATED}, fused=True) == count({"self_attn": GATED})
+
+
+def test_mamba_is_counted_as_transformers_composes_it_now():
+    """At the widths of Granite 4-H Tiny: 289,637 bytes a token, autograd's saved tensors of 512 tokens in 5.23."""
+    assert 0.97 < count({"mamba": MAMBA}).held_bytes / 289_637 < 1.08
 
 
 def test_layers_of_two_kinds_are_counted_by_their_weights():

@@ -106,7 +106,9 @@ class GatedMLP:
         return dx
 
     def _portions(self, rows: BatchLayout, count: int) -> list[tuple[slice, BatchLayout]]:
-        size = rows.mlp_rows or count
+        size = rows.mlp_rows
+        if not size:
+            return [(slice(0, count), rows)]
         starts = range(0, count, size)
         return [
             (slice(start, start + size), replace(rows, drops=replace(rows.drops, first_row=start)))

@@ -1,0 +1,49 @@
+"""Answers on a graphics card: in 16 bits with Triton's kernels, as likely as the model's own code in fp32 says."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.request import Request, Sampling
+from studio.engine.stop_tokens import Ends
+from tests.models.decoder import models, routed_models
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = dict.fromkeys(("rms_norm", "glu", "rope", "lora", "flash", "decode_attention"), "triton")
+FAMILIES = ("llama", "gemma2", "gemma3", "qwen3", "ministral3", "olmo2", "gpt_oss", "qwen2_moe")
+PROMPTS = [
+    [3 + (7 * i + place) % 90 for i in range(count)] for place, count in enumerate((5, 30, 73, 66, 150))
+]
+
+
+class Tokenizer:
+    pad_token_id = 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_as_likely_as_the_models_own_code_says(family):
+    make = models.make_model if family in models.FAMILIES else routed_models.make_routed
+    shape = {"max_position_embeddings": 512, "hidden_size": 256, "head_dim": 64}
+    half = make(family, dtype=torch.bfloat16, **shape).to("cuda")
+    model = copy.deepcopy(half).float()
+    answerer = Answerer(half, Tokenizer(), Ends(()), kernels=KERNELS)
+    requests = [Request(tuple(one), Sampling(max_new_tokens=40 + i)) for i, one in enumerate(PROMPTS)]
+    found = answerer.answer(requests, slots=3)
+    assert answerer.slow is None
+    assert answerer._decoder.kernels.implementations["decode_attention"] == "triton"
+    for one in found:
+        assert (len(one.tokens), one.reason) == (one.request.sampling.max_new_tokens, "limit")
+        ids = torch.tensor([[*one.request.prompt, *one.tokens]], device="cuda")
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[0, len(one.request.prompt) - 1 : -1].float()
+            rounded = half(input_ids=ids, use_cache=False).logits[0, len(one.request.prompt) - 1 : -1].float()
+        picks = torch.tensor(one.tokens, device="cuda")[:, None]
+        wanted, own = (every.log_softmax(-1).gather(1, picks)[:, 0] for every in (logits, rounded))
+        ours = torch.tensor(one.log_probabilities, device="cuda")
+        error, allowed = ((each - wanted).square().mean().sqrt().item() for each in (ours, own))
+        assert error <= 2 * allowed + 1e-2, (error, allowed)
