@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from studio_kernels.gated_delta import GATED_DELTA
+from studio_kernels.row_chunks import Chunks
 from torch import nn
 
 from studio.models import delta_rule
@@ -105,7 +106,14 @@ def test_the_probe_accepts_the_op_and_refuses_a_wrong_one(dtype, autocast):
     def faded(q, k, v, g, beta, chunks, **options):
         return GATED_DELTA.reference(q, k, v, 2 * g, beta, chunks, **options)
 
-    assert judge(replace(GATED_DELTA.reference, apply=faded)).values["layer"] == 0
+    def forgetful(q, k, v, g, beta, chunks, **options):
+        """Loses the state behind each chunk, which the probe's short texts do not fill."""
+        pieces = [end - first for first, end in chunks.table.tolist()]
+        return GATED_DELTA.reference(q, k, v, g, beta, Chunks(pieces, "cpu"), **options)
+
+    for fault in (faded, forgetful):
+        wrong = judge(replace(GATED_DELTA.reference, apply=fault))
+        assert wrong.values["layer"] == 0, fault
 
 
 def test_the_stock_step_takes_it_over_and_gives_it_back():

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from studio_kernels.row_chunks import CHUNK
 from studio_kernels.varlen import Documents
 from torch import Tensor, nn
 
 from studio.models.decoder.padded_rows import RowBlock, cut_blocks
+from studio.models.delta_rule import has_delta_rule
 
 PROBE_TOKENS = 5
 Container = MutableMapping | MutableSequence
@@ -199,8 +201,9 @@ class Mixer:
 
     @property
     def window(self) -> int:
-        """How many tokens it says that a token sees, 0 for all."""
-        return int(getattr(self.module, "sliding_window", None) or 0)
+        """How many tokens it says that a token sees, 0 for all; of a gated delta rule a chunk, beyond it a state."""
+        chunk = CHUNK if has_delta_rule(self.module) else 0
+        return int(getattr(self.module, "sliding_window", None) or chunk)
 
     @property
     def trained(self) -> tuple[nn.Parameter, ...]:

@@ -64,7 +64,8 @@ FP16_LARGEST = 8
 HEAD_SCALE, HEAD_STEP = 64.0, 4
 """The head is compared on every fourth row, its gradient with such a loss scale."""
 WINDOW_TOKENS = 1024
-"""A window up to this size is exceeded by a text of its own; of larger ones only the number is compared."""
+"""A window up to this size, or the chunk of a delta rule, is exceeded by a text of its own; of larger ones only the
+number is compared."""
 
 
 def find_difference(
