@@ -130,8 +130,8 @@ def show_mixer() -> None:
 
         results[name] = step()
         print(f"mixer, {name}: forward and backward {time_ms(step):.2f} ms", flush=True)
-    for ours, theirs in zip(*results.values(), strict=True):
-        error = (ours - theirs).abs().max() / theirs.abs().max()
+    for theirs, mine in zip(*results.values(), strict=True):
+        error = (mine - theirs).abs().max() / theirs.abs().max()
         print(f"mixer, difference {error.item():.1e} of the largest value")
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:

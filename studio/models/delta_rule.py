@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -24,6 +25,8 @@ ARGUMENTS = {RULE: ("query", "key", "value", "g", "beta"), CONVOLUTION: ("hidden
 """Their first ones."""
 WIDEST_HEAD = 256
 """Dimensions of a key: a program holds a state's whole columns."""
+GATED_ROWS = 8
+"""Rows of a head, mostly of 128, that the gate's kernel takes as one: its programs deal with up to 1,024 columns."""
 Function = Callable[..., Any]
 
 
@@ -113,7 +116,9 @@ class GatedNorm(nn.Module):
         if self.norm.weight.dtype != hidden_states.dtype:
             return self.norm(hidden_states, gate)
         normal = self._kernels.rms_norm(hidden_states, self.norm.weight, self.norm.variance_epsilon)
-        return self._kernels.glu(gate, normal)
+        together = math.gcd(hidden_states[..., 0].numel(), GATED_ROWS)
+        wide = (-1, together * hidden_states.shape[-1])
+        return self._kernels.glu(gate.reshape(wide), normal.reshape(wide)).view(hidden_states.shape)
 
 
 def has_delta_rule(module: nn.Module) -> bool:
