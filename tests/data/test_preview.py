@@ -63,6 +63,6 @@ def test_only_the_head_is_read(tmp_path):
     with path.open("w", encoding="utf-8") as file:
         for _ in range(200):
             file.write('{"text": "' + "words " * 20_000 + '"}\n' * 1)
-    begin = time.perf_counter()
+    begin = time.process_time()  # what others do on this machine is no matter
     assert len(preview(DatasetSpec(source=str(path)), None).rows) == 5
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
