@@ -181,6 +181,7 @@ def test_an_idle_studio_rests(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # its minute is four where others compute
 def test_a_minute_after_a_run_its_memory_is_given_back(chromium, tmp_path):
     """The page that watched it, untouched since, comes back to the run by itself, and works."""
     workspace = open_workspace(str(tmp_path / "workspace"))
