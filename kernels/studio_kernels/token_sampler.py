@@ -215,4 +215,5 @@ TOKEN_SAMPLER = Op(
     triton=Implementation(forward=fused_forward),
     supports=supports,
     sample=sample,
+    used=False,  # until the loop of answers draws by it
 )
