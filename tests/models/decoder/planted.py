@@ -290,8 +290,8 @@ def mix_late(decoder: Decoder, layer: Layer) -> None:
     """Let a Mamba's result be one token late: the first layer's, as the second's is our attention."""
     mixer = decoder.layers[0].attention
 
-    def late(self, starts, rows):
-        return tuple(y.roll(1, 1) for y in type(mixer).__mro__[1]._run(self, starts, rows))
+    def late(self, starts, rows, kernels):
+        return tuple(y.roll(1, 1) for y in type(mixer).__mro__[1]._run(self, starts, rows, kernels))
 
     override(mixer, _run=late)
 
