@@ -122,9 +122,8 @@ class Speaker:
         Raises StudioError when the conversation does not fit the model or its template.
         """
         stream = TextStream(self.tokenizer, emit, self._ends)
-        [completion] = self._answer(
-            [self._prompt_ids(messages)], side, sampling, lambda grown: stream.grow(*grown), should_stop
-        )
+        requests = self._make_requests([self.read_prompt(messages)], side, sampling)
+        [completion] = self._answer(requests, side, lambda grown: stream.grow(*grown), should_stop)
         stream.end(completion)
         return stream.answer
 
@@ -138,20 +137,44 @@ class Speaker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Return greedy answers to many prompts, those that are whole when it is stopped, "" for the others."""
-        prompts, ended = [self._prompt_ids(messages) for messages in conversations], 0
+        prompts, ended = [self.read_prompt(messages) for messages in conversations], 0
+
+        def tell(place: int, completion: Completion) -> None:
+            nonlocal ended
+            ended += 1
+            on_progress(ended, len(prompts))
+
+        found = self.complete(
+            prompts, side, max_new_tokens=max_new_tokens, on_end=tell, should_stop=should_stop
+        )
+        return ["" if one.reason == "stopped" else self.say(one.tokens) for one in found]
+
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        side: str,
+        *,
+        max_new_tokens: int,
+        on_end: Callable[[int, Completion], None],
+        should_stop: Callable[[], bool],
+    ) -> list[Completion]:
+        """Return greedy answers of `side` to many prompts of token ids, in their order.
+
+        `on_end` hears of each that came to its end, with its place among `prompts`, in the order of their ends.
+        """
+        requests = self._make_requests(prompts, side, Sampling(max_new_tokens=max_new_tokens))
+        places = {id(request): place for place, request in enumerate(requests)}
 
         def tell(grown: Sequence[Completion]) -> None:
-            nonlocal ended
-            before, ended = ended, ended + sum(one.reason is not None for one in grown)
-            if ended > before:
-                on_progress(ended, len(prompts))
+            for one in grown:
+                if one.reason in ("end", "limit"):
+                    on_end(places[id(one.request)], one)
 
-        sampling = Sampling(max_new_tokens=max_new_tokens)
-        found = self._answer(prompts, side, sampling, tell, should_stop, slots=TEST_SLOTS)
-        whole = [one.tokens if one.reason != "stopped" else [] for one in found]
-        return [
-            self._ends.cut(words) for words in self.tokenizer.batch_decode(whole, skip_special_tokens=True)
-        ]
+        return self._answer(requests, side, tell, should_stop, slots=TEST_SLOTS)
+
+    def say(self, tokens: Sequence[int]) -> str:
+        """Return the words of an answer, without what ends it."""
+        return self._ends.cut(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     @contextmanager
     def using(self, side: str) -> Iterator[Any]:
@@ -166,7 +189,8 @@ class Speaker:
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
 
-    def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def read_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the token ids after which `messages` are answered. Raises StudioError where they do not fit."""
         if self.tokenizer.chat_template:
             try:
                 with Deadline() as deadline:
@@ -190,24 +214,27 @@ class Speaker:
             )
         return ids
 
+    def _make_requests(
+        self, prompts: Sequence[Sequence[int]], side: str, sampling: Sampling
+    ) -> list[Request]:
+        """Return a request for each prompt of token ids, for an answer as long as it may and can become."""
+        limit, requests = self._answerers[side].limit, []
+        for prompt in prompts:
+            room = limit - len(prompt) if limit else sampling.max_new_tokens
+            most = max(1, min(sampling.max_new_tokens, room))
+            requests.append(Request(tuple(prompt), dataclasses.replace(sampling, max_new_tokens=most)))
+        return requests
+
     def _answer(
         self,
-        prompts: Sequence[Sequence[int]],
+        requests: Sequence[Request],
         side: str,
-        sampling: Sampling,
         on_step: Callable[[Sequence[Completion]], None],
         should_stop: Callable[[], bool],
         slots: int = SLOTS,
     ) -> list[Completion]:
-        """Let the model of `side` answer prompts of token ids, each as long as it may and can become."""
-        answerer = self._answerers[side]
-        requests = []
-        for prompt in prompts:
-            room = answerer.limit - len(prompt) if answerer.limit else sampling.max_new_tokens
-            limit = max(1, min(sampling.max_new_tokens, room))
-            requests.append(Request(tuple(prompt), dataclasses.replace(sampling, max_new_tokens=limit)))
         with self.using(side):
-            return answerer.answer(
+            return self._answerers[side].answer(
                 requests, adapted=side == "tuned", slots=slots, on_step=on_step, should_stop=should_stop
             )
 

@@ -13,13 +13,13 @@ from studio.core.facts import Verdict
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import SIDES, RunRecord
+from studio.data.questions import QuestionSet
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
 from studio.models.resolve import open_packed
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan
 from studio.services.chat_history import TalkFiles
-from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
 from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.results import find_result
@@ -190,30 +190,27 @@ class ChatService:
             ended.set()
             self._asked.remove(run)
 
-    def answer_all(
+    def lend(
         self,
         run: str,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        *,
-        side: str,
-        max_new_tokens: int,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[str]:
-        """Return greedy answers of the result of `run`, or of its base, to many prompts; waits. Raises StudioError."""
+        checkpoint: str,
+        recipe: Recipe | None,
+        work: Callable[[Any, Callable[[], bool]], Any],
+    ) -> Any:
+        """Return `work(engine.chat.Speaker, should_stop)` with the model loaded; waits for its turn and its end.
 
-        def answer() -> list[str]:
+        Raises StudioError, also where memory is too small, and what `work` raises.
+        """
+
+        def use() -> Any:
             with self._hold:
-                return self._speak(run, "", None).answer_all(
-                    conversations,
-                    side,
-                    max_new_tokens=max_new_tokens,
-                    on_progress=on_progress,
-                    should_stop=lambda: self._runs.stopping,
+                return self._sparing(
+                    lambda: work(self._speak(run, checkpoint, recipe), lambda: self._runs.stopping)
                 )
 
         self._asked.append(run)
         try:
-            return self._worker().call(answer)
+            return self._worker().call(use)
         finally:
             self._asked.remove(run)
 
@@ -221,7 +218,7 @@ class ChatService:
 
     def start_test(
         self,
-        prompts: PromptSet,
+        questions: QuestionSet,
         *,
         run: str = "",
         checkpoint: str = "",
@@ -244,16 +241,16 @@ class ChatService:
             return job.stopping or self._must_end(turn)
 
         def work(job: Job) -> EvalTable:
-            from studio.engine.answer_metrics import measure_losses, render_expected
+            from studio.engine.answer_losses import measure_losses, render_expected
 
             job.tell(text("test.loading"))
             speaker = self._speak(run, checkpoint, recipe)
             front = ({"role": "system", "content": system.strip()},) if system.strip() else ()
             asked = [
                 prompt.messages if prompt.messages[0]["role"] == "system" else (*front, *prompt.messages)
-                for prompt in prompts.prompts
+                for prompt in questions.asked
             ]
-            wanted = [prompt.expected for prompt in prompts.prompts]
+            wanted = [prompt.expected for prompt in questions.asked]
             rows = render_expected(speaker.tokenizer, asked, wanted)
             limit = getattr(speaker.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
             answers, losses = {}, {}
@@ -279,12 +276,12 @@ class ChatService:
                     )
                 if should_stop():
                     break
-            return make_table(prompts, run, checkpoint, answers, losses, whole=not should_stop())
+            return make_table(questions, run, checkpoint, answers, losses, whole=not should_stop())
 
         def hold(job: Job) -> EvalTable:
             with self._hold:
                 if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
-                    return make_table(prompts, run, checkpoint, {}, {}, whole=False)
+                    return make_table(questions, run, checkpoint, {}, {}, whole=False)
                 return self._sparing(lambda: work(job))
 
         job, self._tested = Job(), run
@@ -354,7 +351,7 @@ class ChatService:
         """Return the Speaker asked for, loading it when another or none is loaded. Only while holding `_hold`."""
         from studio.engine.chat import Speaker
 
-        partner = self._find_partner(run, checkpoint, recipe)
+        partner = self.find_partner(run, checkpoint, recipe)
         if self._speaker is None or not self._speaker.serves(partner):
             self._drop()
             self._speaker = self._sparing(lambda: Speaker(partner))
@@ -373,7 +370,8 @@ class ChatService:
         # Remembered where a run or a talk read these files before; else 4 s for 16 GB, once.
         return hash_base(partner.facts.folder, Remembered(self.workspace.remembered)) != record.base_hash
 
-    def _find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
+    def find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
+        """Return the engine.chat.Partner asked for, without loading it. Raises StudioError where it cannot be had."""
         machine = self._health.facts()
         hide_broken_triton(machine)
         from studio.engine.chat import Partner
