@@ -207,6 +207,12 @@ class ChatService:
         if leaving.acquire(blocking=False):  # once: by its end, or by who wants no more
             self._asked.remove(run)
 
+    def compile_schema(self, schema: Mapping[str, Any]) -> str:
+        """Return what ask() takes as `grammar` for JSON by `schema`. Raises StudioError."""
+        from studio.engine.generation.json_grammar import compile_schema
+
+        return compile_schema(schema)
+
     @property
     def waiting(self) -> int:
         """How many wait for an answer that has not begun."""
@@ -319,6 +325,17 @@ class ChatService:
         return self.test is not None and not (self.test.ended or self.test.stopping)
 
     # Memory ----------------------------------------------------------------------------------------------------------
+
+    def load(self, run: str = "", checkpoint: str = "", recipe: Recipe | None = None) -> LoadedModel:
+        """Load what answers for `run`, or for `recipe`, before anybody asks; waits. Raises StudioError."""
+        self.refuse_while_training()
+
+        def load() -> LoadedModel:
+            with self._hold:
+                self._speak(run, checkpoint, recipe)
+                return self._loaded
+
+        return self._worker().call(load)
 
     def unload(self) -> int:
         """Free what is loaded for answers and return how many bytes that were; answers end where they are.

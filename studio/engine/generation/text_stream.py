@@ -59,7 +59,7 @@ class TextStream:
     ) -> None:
         """`stop`: words that end the answer and are no part of it, beside those of `ends`."""
         self._tokenizer, self._emit = tokenizer, emit
-        self._stop = tuple(stop)
+        self._stop, self._end_ids = tuple(stop), frozenset(ends.ids)
         self._marks = (ends.words, *stop)
         self._looked_back = max(map(len, self._marks))
         self._began_s = time.perf_counter()
@@ -109,9 +109,10 @@ class TextStream:
         self._read = len(tokens)
 
     def _describe(self, words: str, completion: Completion) -> Answer:
-        for token, (score, top) in list(zip(completion.tokens, completion.likeliest, strict=False))[
-            len(self._scores) :
-        ]:
+        said = list(zip(completion.tokens, completion.likeliest, strict=False))
+        for token, (score, top) in said[len(self._scores) :]:
+            if token in self._end_ids:  # no part of what it says
+                continue
             likeliest = tuple((other, self._say(other), value) for other, value in top)
             self._scores.append(TokenScore(token, self._say(token), score, likeliest))
         return Answer(

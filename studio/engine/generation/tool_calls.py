@@ -59,7 +59,7 @@ class CallForm:
         said, found, rest = words.partition(mark) if mark else ("", "x", words)
         known = {tool["function"]["name"] for tool in tools}
         calls = [call for value in _objects(rest) if (call := self._read_call(value)) and call.name in known]
-        return (said.strip(), tuple(calls)) if found and calls else (words, ())
+        return (said.rstrip(), tuple(calls)) if found and calls else (words, ())
 
     def _read_call(self, value: Mapping[str, Any]) -> ToolCall | None:
         name, arguments = value.get(self.name), value.get(self.arguments)
@@ -83,16 +83,32 @@ def find_form(template: ChatTemplate, writer: TurnWriter, show: Callable[[str], 
         raise StudioError(
             text("answers.no_tools"), text("answers.no_tools.why"), text("answers.no_tools.fix")
         )
-    call = Message("assistant", "", tool_calls=(ToolCall(NAME, {"city": VALUE}, "call_1"),))
-    words = template.try_render(writer.write([question, call]), [tool]) or ""
-    start = words.find(VALUE)
+    calls = (ToolCall(NAME, {"city": VALUE}, "call_1"),)
+    words = template.try_render(writer.write([question, Message("assistant", "", tool_calls=calls)]), [tool])
+    found = _find_call(words or "")
+    if found is None:
+        raise StudioError(text("answers.no_tools"), text("answers.no_json.why"), text("answers.no_tools.fix"))
+    place, name, arguments = found
+    before = mark = words[_count_shared(prompt, words) : place]
+    # What stands between words and a call is part of every call; what stands in front of one alone may be more.
+    beside = template.try_render(
+        writer.write([question, Message("assistant", VALUE, tool_calls=calls)]), [tool]
+    )
+    after = _find_call(beside or "")
+    if after is not None and (start := beside.rfind(VALUE, 0, after[0])) >= 0:
+        mark = beside[start + len(VALUE) : after[0]]
+    return CallForm(name, arguments, before, show(mark).strip())
+
+
+def _find_call(words: str) -> tuple[int, str, str] | None:
+    """Return where the call of NAME begins in a rendered talk, and the keys of its name and arguments."""
+    start = words.rfind(VALUE)
     for place in (place for place in range(start, -1, -1) if words[place] == "{"):
         value = _read_at(words, place)
-        form = None if value is None else _describe(value[0])
-        if form is not None and value[1] > start:
-            shared = _count_shared(prompt, words)
-            return CallForm(*form, words[shared:place], show(words[shared:place]).strip())
-    raise StudioError(text("answers.no_tools"), text("answers.no_json.why"), text("answers.no_tools.fix"))
+        keys = None if value is None or value[1] < start else _describe(value[0])
+        if keys is not None:
+            return place, *keys
+    return None
 
 
 def _describe(value: Mapping[str, Any]) -> tuple[str, str] | None:
