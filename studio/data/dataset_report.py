@@ -151,7 +151,9 @@ def report(found: Gathered, statistics: Statistics | None, rows: int) -> dict[st
     converted = found.converted
     source, understanding = converted.source, converted.understanding
     unsure = any(one.id == "speaker" for one in source.questions)
-    refused = refuses_training(found.rows_read, found.refused) and not found.spec.accept_bad_rows
+    refused = (
+        refuses_training(found.rows_read, found.refused, found.problems) and not found.spec.accept_bad_rows
+    )
     return {
         "source": found.spec.source,
         "container": source.container,

@@ -293,9 +293,10 @@ def is_trainable(understanding: Understanding) -> bool:
     return understanding.format is not None and understanding.format.name not in UNTRAINED
 
 
-def refuses_training(rows_read: int, rows_refused: int) -> bool:
-    """Return whether so large a share of the rows is broken that a person must look first."""
-    return rows_refused > REFUSED_SHARE * rows_read
+def refuses_training(rows_read: int, rows_refused: int, problems: Problems) -> bool:
+    """Return whether so large a share of the rows is broken that a person must look first; a tie is not broken."""
+    ties = problems.counts[RowCode.UNDECIDED]
+    return rows_refused - ties > REFUSED_SHARE * (rows_read - ties)
 
 
 def open_questions(converted: Converted) -> tuple[Question, ...]:

@@ -180,7 +180,7 @@ def check_usable(found: Gathered) -> None:
         raise refuse_unclear(questions)
     if not is_trainable(converted.understanding):
         raise refuse_kind(converted.understanding.format.name)
-    if refuses_training(found.rows_read, found.refused) and not spec.accept_bad_rows:
+    if refuses_training(found.rows_read, found.refused, found.problems) and not spec.accept_bad_rows:
         raise refuse_rows(found.rows_read, found.refused, found.problems)
     if not found.rows_used:
         raise refuse_nothing(found)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data.annotations import Annotated, find_annotated
+from studio.data.answer_rows import Flagged, Offered, find_flagged, find_offered
 from studio.data.chained_rows import (
     REPLY,
     Chain,
@@ -192,7 +193,7 @@ class Threads:
 
 Reshape = (
     Lift | Annotated | Spread | Rated | Ranked | Labelled | Languages | Nested | Talks | Headed | Threads | Chain
-    | Rounds | Transcript | Speakers
+    | Rounds | Transcript | Speakers | Flagged | Offered
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -242,6 +243,9 @@ def find_reshapes(
         look(find_rated)
         look(find_ranked)
         look(find_spread)
+        look(find_offered)
+        if not steps:
+            look(find_flagged)
         if not plain:
             look(give_turns)
     if spec.format in TALK_FORMATS:

@@ -54,6 +54,8 @@ class RowCode(StrEnum):
     """Chosen equals rejected."""
     OTHER_QUESTIONS = "E171", "refused"
     """Chosen and rejected answer different questions."""
+    UNDECIDED = "E172", "refused"
+    """Neither of two answers is the better one: a tie, which is not broken."""
     BAD_LABEL = "E180", "refused"
     """Neither yes nor no."""
     TEMPLATE = "E181", "refused"

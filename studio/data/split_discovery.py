@@ -22,7 +22,7 @@ TOP = "."
 ALL = "all"
 """The answer that takes every choice, one after another."""
 PACKED = (".gz", ".zst")
-TEXTS = (".txt", ".md", ".srt", ".vtt", ".sbv", ".gift")
+TEXTS = (".txt", ".md", ".srt", ".vtt", ".sbv", ".gift", ".eml")
 CODE = tuple(
     ".py .js .ts .jsx .tsx .java .c .h .cpp .hpp .cs .go .rs .rb .php .swift .kt .scala .r .jl .lua .sh .sql .css .tex "
     ".rst .adoc".split()
@@ -30,7 +30,7 @@ CODE = tuple(
 """Endings of texts that are read where a folder holds nothing else: beside data they belong to programs."""
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".xlsx", ".xlsm", ".parquet", ".arrow", ".tmx"),
-    *(".yaml", ".yml", ".ipynb"),
+    *(".yaml", ".yml", ".ipynb", ".mbox", ".mbx", ".conll", ".conllu", ".iob", ".iob2", ".bio"),
     *TEXTS,
 )
 """Endings of the files that may hold rows, in lower case, without PACKED."""

@@ -69,8 +69,8 @@ PASSES = {
 }
 """Goal -> length -> (rows up to, passes). Alpaca took 3 passes over 52,000 rows, LIMA 15 over 1,000; a fact must be met
 often to be kept (Allen-Zhu and Li 2024, Physics of Language Models 3.3), so facts take about half as many again. Zephyr
-took one pass over 61,000 pairs (Tunstall et al. 2023). Plain text
-gains nothing beyond 4 passes (Muennighoff et al. 2023, Scaling Data-Constrained Language Models)."""
+took one pass over 61,000 pairs (Tunstall et al. 2023). Plain text gains nothing beyond 4 passes (Muennighoff et al.
+2023, Scaling Data-Constrained Language Models)."""
 MOST_STEPS = {
     "style": {"quick": 60, "balanced": 3000, "thorough": 10_000},
     "facts": {"quick": 100, "balanced": 5000, "thorough": 15_000},

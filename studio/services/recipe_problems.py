@@ -125,7 +125,7 @@ def look(spec: DatasetSpec, cache: Path | None = None) -> DataFacts:
         rows_read, refused = counted.counts.rows_read, counted.counts.rows_refused
         found, whole = counted.problems, True
     # Of a head alone nobody knows whether the rest is as broken: the run counts, before it loads anything.
-    broken = refuses_training(rows_read, refused) and not spec.accept_bad_rows
+    broken = refuses_training(rows_read, refused, found) and not spec.accept_bad_rows
     if whole and refused and (broken or refused == rows_read):
         raise refuse_rows(rows_read, refused, found)
     if head.format in UNTRAINED:

@@ -57,7 +57,7 @@ def test_a_tie_is_set_aside():
     row = {"prompt": "how?", "response_a": "badly", "response_b": "well", "winner": "model_b"}
     with pytest.raises(RowError) as refused:
         look(row).read_row(Row(1, {**row, "winner": "tie"}))
-    assert refused.value.code == "E180"
+    assert refused.value.code == "E172"
 
 
 @pytest.mark.parametrize(("number", "better"), [(-2, "well"), (3, "badly")])
@@ -71,7 +71,7 @@ def test_a_number_below_zero_leans_to_the_first(number, better):
     assert found.read_row(Row(1, rows[0]))[0].chosen[0].content == better
     with pytest.raises(RowError) as error:
         found.read_row(Row(1, {**rows[0], "overall_preference": 0}))
-    assert error.value.code == "E180"
+    assert error.value.code == "E172"
 
 
 def test_a_copy_of_both_answers_is_not_offered_as_material():

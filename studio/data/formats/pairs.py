@@ -152,30 +152,29 @@ def sort_pair(values: Values, mapping: Mapping[str, str]) -> tuple[object, objec
         cell = values.get(mapping["rated"])
         found = _rate(cell) if isinstance(cell, (list, tuple)) else None
         if found is None or found[0] is None:
-            raise _refuse(mapping["rated"], None)
+            raise _refuse(mapping["rated"], None, tie=found is not None)
         return found
     first, second = mapping["first"], mapping["second"]
     if "first_score" in mapping:
         scores = [_number(values.get(mapping[role])) for role in ("first_score", "second_score")]
         if None in scores or scores[0] == scores[1]:
-            raise _refuse(mapping["first_score"], values.get(mapping["first_score"]))
+            raise _refuse(mapping["first_score"], values.get(mapping["first_score"]), tie=None not in scores)
         side = int(scores[1] > scores[0])
     elif "leaning" in mapping:
         cell = values.get(mapping["leaning"])
         number = _number(cell)
         if not number:
-            raise _refuse(mapping["leaning"], cell)
+            raise _refuse(mapping["leaning"], cell, tie=number == 0)
         side = int(number > 0)
     else:
         cell = values.get(mapping["better"])
         side = None if is_empty(cell) else find_side(cell, [name[-1].lower() for name in (first, second)])
         if side is None:
-            raise _refuse(mapping["better"], cell)
+            raise _refuse(mapping["better"], cell, tie=_is_tie(cell))
     cells = (values.get(first), values.get(second))
     return cells if side == 0 else cells[::-1]
 
 
-def _refuse(column: str, found: object) -> RowError:
-    return RowError(
-        RowCode.BAD_LABEL, text("data.row.no_better", column=shorten(column), found=shorten(found, 40))
-    )
+def _refuse(column: str, found: object, *, tie: bool) -> RowError:
+    reason = text("data.row.no_better", column=shorten(column), found=shorten(found, 40))
+    return RowError(RowCode.UNDECIDED if tie else RowCode.BAD_LABEL, reason)

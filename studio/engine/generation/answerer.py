@@ -10,10 +10,12 @@ from studio_kernels.dispatch import ERRORS, OP_NAMES, bind, op_named
 from torch import nn
 
 from studio.core.i18n import Text, literal, text
+from studio.engine.fault_recovery import find_place, is_sticky
 from studio.engine.generation.end_test import EndTest
 from studio.engine.generation.generator import SLOTS, Generator
 from studio.engine.generation.request import Completion, Request
 from studio.engine.generation.stock import answer_by_stock
+from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.stop_tokens import Ends
 from studio.models.decoder.decoder import read_capability
 from studio.models.decoder.live_decoder import LiveDecoder, read_live
@@ -102,21 +104,91 @@ class Answerer:
 
         `adapted`: whether adapters count; the caller sets peft's own switches to the same, and the model to evaluation.
         """
-        if not requests:
-            return []
+        found = [Completion(request) for request in requests]
+        self.grow(found, adapted=adapted, slots=slots, on_step=on_step, should_stop=should_stop)
+        if any(one.reason == "room" for one in found):
+            raise torch.OutOfMemoryError("There is no room for keys and values.")
+        return found
+
+    def grow(
+        self,
+        completions: Sequence[Completion],
+        *,
+        adapted: bool = True,
+        slots: int = SLOTS,
+        on_step: Callable[[Sequence[Completion]], None] = lambda grown: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        arrivals: Callable[[], Sequence[Completion]] | None = None,
+    ) -> None:
+        """Let completions, and those that arrive meanwhile, grow to their ends; see Generator.grow().
+
+        A kernel that fails is replaced by its twin, and all go on from where they are.
+        """
         cast = torch.autocast(
             self.model.device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
         )
+        told = {"on_step": on_step, "should_stop": should_stop}
+        going = list(completions)
         with cast:
-            if self._generator is not None and not self._compared:
-                self._settle(requests[0].prompt, adapted)
-            longest = max(len(one.prompt) + one.sampling.max_new_tokens for one in requests)
-            told = {"on_step": on_step, "should_stop": should_stop}
-            if self._generator is not None and longest <= self._generator.longest:
-                return self._generator.answer(requests, adapted=adapted, slots=slots, **told)
-            return answer_by_stock(
-                self.model, requests, self.ends, end_ids=self.end_ids, pad_id=self.pad_id, rows=slots, **told
-            )
+            while going and not should_stop():
+                if self._generator is not None and not self._compared:
+                    self._settle(going[0].request.prompt, adapted)
+                going, others = self._split(going)
+                if going:
+                    self._grow_live(going, others, arrivals, adapted=adapted, slots=slots, **told)
+                    going = [one for one in going if one.reason is None]
+                if others and not going:
+                    given = {"end_ids": self.end_ids, "pad_id": self.pad_id, "rows": slots}
+                    answer_by_stock(self.model, others, self.ends, **given, **told)
+                elif others:
+                    going += others
+                if not going and arrivals is not None:
+                    going = list(arrivals())
+        for one in going:
+            one.reason = one.reason or "stopped"
+
+    def _split(self, some: Sequence[Completion]) -> tuple[list[Completion], list[Completion]]:
+        """Return those that the studio's decoder takes, and those whose length, or all of which, it does not."""
+        longest = 0 if self._generator is None else self._generator.longest
+        mine = [len(one.request.prompt) + one.request.sampling.max_new_tokens <= longest for one in some]
+        pairs = list(zip(some, mine, strict=True))
+        return [one for one, own in pairs if own], [one for one, own in pairs if not own]
+
+    def _grow_live(
+        self,
+        going: list[Completion],
+        others: list[Completion],
+        arrivals: Callable[[], Sequence[Completion]] | None,
+        **settings: Any,
+    ) -> None:
+        """Let `going` grow by the studio's decoder, with who arrives, until a kernel fails or all have ended.
+
+        Who arrives is added to `going`, or to `others`; once there are such, nobody more is taken in before them.
+        """
+
+        def take_in() -> list[Completion]:
+            if others:
+                return []
+            own, other = self._split(arrivals())
+            others.extend(other)
+            going[:] = [*(one for one in going if one.reason is None), *own]
+            return own
+
+        try:
+            self._generator.grow(going, arrivals=None if arrivals is None else take_in, **settings)
+        except ERRORS as error:
+            if not self._replace(error):
+                raise
+
+    def _replace(self, error: Exception) -> bool:
+        """Put its twin in the place of the kernel that raised `error`; False where that helps nothing."""
+        fast = {op for op, name in self._kernels.items() if name == "triton"}
+        place = None if is_out_of_memory(error) else find_place(error, fast)
+        if place is None or is_sticky(error):
+            return False
+        let_go(error)
+        self._build({op: name for op, name in self._kernels.items() if op != place.op})
+        return True
 
     def _settle(self, prompt: Sequence[int], adapted: bool) -> None:
         """Hold the decoder against the model's own code once; a wrong one is given up, its kernels first."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from studio.engine.generation.page_pool import PagePool
-from studio.engine.generation.request import Completion, Request, Sampling
+from studio.engine.generation.request import Completion, Request, Sampling, read_own
 from studio.engine.generation.sampler import draw
+from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.models.decoder.cached_rows import PAGE_TOKENS, PageArena
 from studio.models.decoder.live_decoder import LiveDecoder
 
@@ -25,7 +27,7 @@ LEAST_PAGES = 128
 """An arena holds 8,192 tokens at least, so that a talk's earlier turns are kept."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sequence:
     completion: Completion
     pages: list[int]
@@ -78,36 +80,84 @@ class Generator:
         `adapted`: whether adapters count; the caller sets peft's own switches to the same. `on_step`: told after every
         step which answers have grown by a token. Raises torch.OutOfMemoryError, also where not one sequence has room.
         """
-        root = self._switch(adapted)
         found = [Completion(request) for request in requests]
-        waiting = deque(_Sequence(one, [], list(one.request.prompt), 0) for one in found)
-        self._make_room([one.last_tokens for one in waiting], slots)
+        self.grow(found, adapted=adapted, slots=slots, on_step=on_step, should_stop=should_stop)
+        if any(one.reason == "room" for one in found):
+            raise torch.OutOfMemoryError("There is no room for keys and values.")
+        return found
+
+    @torch.inference_mode()
+    def grow(
+        self,
+        completions: Sequence[Completion],
+        *,
+        adapted: bool,
+        slots: int = SLOTS,
+        on_step: Callable[[Sequence[Completion]], None] = lambda grown: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        arrivals: Callable[[], Sequence[Completion]] | None = None,
+    ) -> None:
+        """Let completions grow to their ends, from where they are; see answer().
+
+        `arrivals`: asked between steps who else wants to grow; it, and `on_step`, may end any completion by giving it a
+        reason. Fewer grow at once where memory is short; alone and without room one ends by "room".
+        Raises torch.OutOfMemoryError where one alone cannot be computed.
+        """
+        root = self._switch(adapted)
+        waiting = deque(map(_begin, completions))
+        self._make_room([one.last_tokens for one in waiting], slots, spare=arrivals is not None)
         active: list[_Sequence] = []
 
-        def grow(some: list[_Sequence], compute: Callable[[list[_Sequence]], None]) -> None:
-            compute(some)
-            on_step([one.completion for one in some])
-            for one in [one for one in some if one.completion.reason is not None]:
+        def dismiss() -> None:
+            for one in [one for one in active if one.completion.reason is not None]:
                 active.remove(one)
                 self._leave(root, one)
 
+        def compute(some: list[_Sequence], work: Callable[[list[_Sequence]], None]) -> None:
+            nonlocal slots
+            before, together = [len(one.tokens) for one in some], len(active)
+            short = _try(lambda: work(some))
+            if grown := [
+                one.completion for one, count in zip(some, before, strict=True) if len(one.tokens) > count
+            ]:
+                on_step(grown)
+            dismiss()
+            if short is not None and together < 2:
+                raise torch.OutOfMemoryError(str(short)) from short
+            if (
+                short is not None
+            ):  # the youngest wait, and go on from where they are; so do those not read yet
+                slots = max(1, together // 2)
+                stay = [one for one in active if one.kept == len(one.tokens) - 1][:slots]
+                for one in reversed([one for one in active if one not in stay]):
+                    self._leave(root, one)
+                    waiting.appendleft(_begin(one.completion))
+                active[:] = stay
+
         try:
-            while (waiting or active) and not should_stop():
+            while not should_stop():
+                if arrivals is not None:
+                    waiting.extend(map(_begin, arrivals()))
+                dismiss()
+                waiting = deque(one for one in waiting if one.completion.reason is None)
+                if not waiting and not active:
+                    break
                 while (
                     waiting
                     and len(active) < slots
                     and (entered := self._admit(root, waiting, slots - len(active)))
                 ):
                     active += entered
-                    grow(entered, lambda some: self._prefill(root, some))
-                if active and not should_stop():
-                    grow(list(active), self._step)
+                    compute(entered, lambda some: self._prefill(root, some))
+                if waiting and not active:
+                    self._widen(waiting, slots)
+                elif active and not should_stop():
+                    compute(list(active), self._step)
         finally:
             for one in active:
                 self._leave(root, one)
-        for one in found:
-            one.reason = one.reason or "stopped"
-        return found
+        for one in (*active, *waiting):
+            one.completion.reason = one.completion.reason or "stopped"
 
     @torch.inference_mode()
     def score_last(self, tokens: Sequence[int], *, adapted: bool) -> torch.Tensor:
@@ -133,9 +183,13 @@ class Generator:
             self._adapted = adapted
         return "tuned" if adapted else "base"
 
-    def _make_room(self, lengths: Sequence[int], slots: int) -> None:
-        """Have an arena with room for the longest of these sequences, and for as many of them as there are slots."""
+    def _make_room(self, lengths: Sequence[int], slots: int, *, spare: bool = False) -> None:
+        """Have an arena with room for the longest of these sequences, and for as many of them as there are slots.
+
+        `spare`: others as long as they may come. With less where memory is short, one of them at least.
+        """
         pages = sorted((_count_pages(length) for length in lengths), reverse=True)
+        pages += [*pages[:1]] * (slots - len(pages)) if spare else []
         self._unit = 0
         if (
             pages
@@ -151,9 +205,23 @@ class Generator:
                 f"Keys and values of {pages[0] * PAGE_TOKENS} tokens do not fit in {self._most_pages} pages."
             )
         count = min(self._most_pages, max(LEAST_PAGES, sum(pages[:slots])))
-        if count > self._pool.count:
-            self._arena = None
-            self._arena, self._pool = self.decoder.make_arena(count), PagePool(count)
+        while count > self._pool.count:
+            self._arena, self._pool = None, PagePool(0)
+            short = _try(partial(self._make_arena, count))
+            if short is not None and count <= pages[0]:
+                raise torch.OutOfMemoryError(str(short)) from short
+            if short is not None:
+                count = self._most_pages = max(pages[0], count // 2)
+
+    def _make_arena(self, count: int) -> None:
+        self._arena, self._pool = self.decoder.make_arena(count), PagePool(count)
+
+    def _widen(self, waiting: deque[_Sequence], slots: int) -> None:
+        """Have room for those who wait where nobody is active; whose length has none leaves."""
+        try:
+            self._make_room([one.last_tokens for one in waiting], slots)
+        except torch.OutOfMemoryError:
+            max(waiting, key=lambda one: one.last_tokens).completion.reason = "room"
 
     def _admit(self, root: str, waiting: deque[_Sequence], slots: int) -> list[_Sequence]:
         """Take as many sequences as have room and can be read together; whose prefix is being read comes after that."""
@@ -230,13 +298,18 @@ class Generator:
     def _draw(self, some: list[_Sequence], x: torch.Tensor) -> None:
         samplings = [one.completion.request.sampling for one in some]
         histories = [one.tokens for one in some]
-        tokens, scores = draw(self.decoder.logits(x), samplings, histories, [len(one) for one in histories])
-        for one, token, score in zip(some, tokens.tolist(), scores.tolist(), strict=True):
+        logits = self.decoder.logits(x)
+        own = [read_own(logits[row], one.completion) for row, one in enumerate(some)]
+        tokens, scores = draw(logits, samplings, histories, [len(one) for one in histories])
+        for one, token, score, read in zip(some, tokens.tolist(), scores.tolist(), own, strict=True):
             one.tokens.append(token)
             completion = one.completion
             completion.tokens.append(token)
             completion.log_probabilities.append(score)
-            if self.ends(completion.tokens):
+            if read is not None:
+                completion.likeliest.append(read(token))
+            whole = completion.constraint is not None and completion.constraint.take(token)
+            if whole or self.ends(completion.tokens):
                 completion.reason = "end"
             elif len(completion.tokens) >= completion.request.sampling.max_new_tokens:
                 completion.reason = "limit"
@@ -245,6 +318,22 @@ class Generator:
         """Give a sequence's pages back; whole ones stay known for whoever goes on from there."""
         self._pool.keep(root, one.tokens[: one.kept], one.pages)
         self._pool.release(one.pages)
+
+
+def _begin(completion: Completion) -> _Sequence:
+    return _Sequence(completion, [], [*completion.request.prompt, *completion.tokens], 0)
+
+
+def _try(work: Callable[[], None]) -> Exception | None:
+    """Do `work`; return the error where memory ran out, with what its frames held given back."""
+    try:
+        work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        let_go(error)
+        return error
+    return None
 
 
 def _count_pages(tokens: int) -> int:

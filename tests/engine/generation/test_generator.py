@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from studio_kernels.dispatch import bind
 
 from studio.engine.generation.generator import Generator
-from studio.engine.generation.request import Request, Sampling
+from studio.engine.generation.request import Completion, Request, Sampling
 from studio.models.decoder.live_decoder import read_live
 from tests.models.decoder import models, routed_models
 
@@ -138,3 +140,127 @@ def test_fewer_sequences_go_at_once_where_room_is_short(model):
     ]
     with pytest.raises(torch.OutOfMemoryError):
         make_generator(model, room_bytes=page).answer(ask(PROMPTS[2], tokens=9), adapted=True)
+
+
+def run(
+    generator: Generator, first: list[Completion], later: list[list[Completion]], **settings
+) -> list[int]:
+    """Let `first` grow, and one list of `later` arrive between two steps each; returns how many grew in each step."""
+    steps, coming = [], iter(later)
+    generator.grow(
+        first,
+        adapted=True,
+        on_step=lambda grown: steps.append(len(grown)),
+        arrivals=lambda: next(coming, []),
+        **settings,
+    )
+    return steps
+
+
+def complete(*prompts: list[int], tokens: int = 12, **sampling: float) -> list[Completion]:
+    return [Completion(one) for one in ask(*prompts, tokens=tokens, **sampling)]
+
+
+def test_who_arrives_meanwhile_joins_and_is_answered_as_if_alone(model):
+    drawn = {"temperature": 1.0, "seed": 5}
+    found = complete(*PROMPTS, **drawn)
+    steps = run(make_generator(model), found[:1], [[], [], found[1:3], [], found[3:]], slots=4)
+    assert max(steps) == 4 and sum(steps) == sum(len(one.tokens) for one in found)
+    for one, alone in zip(found, complete(*PROMPTS, **drawn), strict=True):
+        make_generator(model).grow([alone], adapted=True)
+        assert (one.tokens, one.reason) == (alone.tokens, "limit")
+
+
+def test_whoever_is_given_a_reason_leaves_and_so_do_its_pages(model):
+    generator, found = make_generator(model), complete(*PROMPTS)
+    grown = []
+
+    def arrivals() -> list[Completion]:
+        if len(grown) == 4:
+            found[0].reason = found[4].reason = "stopped"  # one that grows, one that waits
+        return []
+
+    generator.grow(found, adapted=True, slots=2, on_step=grown.append, arrivals=arrivals)
+    assert 0 < len(found[0].tokens) < 12 and found[4].tokens == []
+    assert [one.reason for one in found[1:4]] == ["limit"] * 3
+    assert generator._pool.room == generator._pool.count
+
+
+def test_one_that_has_no_room_ends_alone(model):
+    page = make_generator(model).decoder.page_bytes
+    short, long = complete(DRAWN[:5], tokens=8), complete(DRAWN[:120], tokens=8)
+    assert run(make_generator(model, room_bytes=page), short, [[], long]) == [1] * 8
+    assert (short[0].reason, long[0].reason, long[0].tokens) == ("limit", "room", [])
+
+
+def test_where_memory_runs_out_fewer_grow_at_once_and_nothing_is_lost(model, monkeypatch):
+    generator, found = make_generator(model), complete(*PROMPTS)
+    forward = generator.decoder.forward
+
+    def compute(ids: torch.Tensor, rows) -> torch.Tensor:
+        if len(rows.spans) > 2:
+            torch.empty(2**60, dtype=torch.uint8)  # an allocator's own refusal
+        return forward(ids, rows)
+
+    monkeypatch.setattr(generator.decoder, "forward", compute)
+    steps = run(generator, found, [])
+    assert max(steps) <= 2 and generator._pool.room == generator._pool.count
+    for one in found:
+        assert one.reason == "limit"
+        assert_own_code_agrees(model, one)
+
+
+def test_an_arena_is_as_large_as_memory_lets_it(model, monkeypatch):
+    generator, asked = make_generator(model), []
+    make_arena = generator.decoder.make_arena
+
+    def make(pages: int):
+        asked.append(pages)
+        if pages > 40:
+            torch.empty(2**60, dtype=torch.uint8)
+        return make_arena(pages)
+
+    monkeypatch.setattr(generator.decoder, "make_arena", make)
+    found = complete(*PROMPTS)
+    run(generator, found, [])
+    assert asked == [128, 64, 32] and {one.reason for one in found} == {"limit"}
+    run(generator, complete(*PROMPTS), [])
+    assert len(asked) == 3, "what was learned is not asked again"
+
+
+def test_what_is_told_of_each_token_is_the_models_own(model):
+    [one] = complete(PROMPTS[1], temperature=1.3, seed=3)
+    one.request = replace(one.request, likeliest=3)
+    make_generator(model).grow([one], adapted=True)
+    ids = torch.tensor([[*one.request.prompt, *one.tokens]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(one.request.prompt) - 1 : -1]
+    wanted = logits.float().log_softmax(-1)
+    for row, token, (score, top) in zip(wanted, one.tokens, one.likeliest, strict=True):
+        assert score == pytest.approx(float(row[token]), abs=1e-5)
+        assert [id for id, _ in top] == row.topk(3).indices.tolist()
+
+
+class Only:
+    """Says these tokens and no other, and then is whole."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.left = list(tokens)
+
+    def restrict(self, logits: torch.Tensor) -> None:
+        kept = float(logits[self.left[0]])
+        logits.fill_(-torch.inf)
+        logits[self.left[0]] = kept
+
+    def take(self, token: int) -> bool:
+        assert token == self.left.pop(0)
+        return not self.left
+
+
+def test_a_constraint_is_kept_by_its_own_answer_alone(model):
+    found = complete(*PROMPTS[:3])
+    found[1].constraint = Only([7, 8, 9])
+    run(make_generator(model), found, [])
+    assert (found[1].tokens, found[1].reason) == ([7, 8, 9], "end")
+    for one in (found[0], found[2]):
+        assert_own_code_agrees(model, one)

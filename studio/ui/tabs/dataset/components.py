@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import gradio as gr
 
+from studio.data.split_discovery import CODE, PACKED, SUFFIXES
 from studio.data.templates.catalogue import list_names
 from studio.ui.cards import heading, lead_line, note_card
 from studio.ui.context import Context
 from studio.ui.form import Form
 from studio.ui.shell.scripts import read_script
 
-FILE_TYPES = (
-    ".jsonl",
-    ".ndjson",
-    ".json",
-    ".csv",
-    ".tsv",
-    ".xlsx",
-    ".tmx",
-    ".parquet",
-    ".arrow",
-    ".txt",
-    ".md",
-    ".yaml",
-    ".yml",
-    ".srt",
-    ".vtt",
-    ".gift",
-    ".ipynb",
-    ".gz",
-    ".zst",
-    ".zip",
-)
+FILE_TYPES = [*SUFFIXES, *CODE, *PACKED, ".zip"]
 FIRST = ("data.format", "data.max_length", "data.fill", "data.validation_share")
 PREPARE = (
     "data.duplicates",

@@ -16,6 +16,7 @@ from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe, read_value
+from studio.data.split_discovery import SUFFIXES
 from studio.services.dataset_session import Look, check_reach
 from studio.ui.cards import note_card
 from studio.ui.tabs.dataset.cards import (
@@ -229,7 +230,7 @@ class DatasetTab(DatasetParts):
         if source.suffix.lower() not in FILE_TYPES:
             raise StudioError(
                 text("ui.dataset.type", name=literal(source.name)),
-                text("ui.dataset.type.why", types=", ".join(FILE_TYPES)),
+                text("ui.dataset.type.why", types=", ".join(SUFFIXES)),
                 text("ui.dataset.type.fix"),
             )
         folder = self.context.workspace.datasets
