@@ -20,8 +20,8 @@ from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
+from studio.engine.generation.answer_request import AnswerRequest
 from studio.engine.generation.answerer import Answerer
-from studio.engine.generation.ask import Ask
 from studio.engine.generation.generator import SLOTS
 from studio.engine.generation.prompts import PromptWriter
 from studio.engine.generation.request import Completion, Request, Sampling
@@ -114,10 +114,10 @@ class Speaker:
 
     def converse(
         self,
-        asks: Sequence[Ask],
+        asks: Sequence[AnswerRequest],
         side: str,
         should_stop: Callable[[], bool],
-        arrivals: Callable[[], Sequence[Ask]] | None = None,
+        arrivals: Callable[[], Sequence[AnswerRequest]] | None = None,
         slots: int = SLOTS,
     ) -> None:
         """Answer asks on `side` (`base` or `tuned`), and those that arrive meanwhile, as many together as pay.
@@ -128,7 +128,7 @@ class Speaker:
         self._side = side
         answerer, talks = self._answerers[side], []
 
-        def begin(some: Sequence[Ask]) -> list[Completion]:
+        def begin(some: Sequence[AnswerRequest]) -> list[Completion]:
             begun = []
             for ask in some:
                 try:
@@ -183,7 +183,7 @@ class Speaker:
             if isinstance(said, Answer):
                 emit(said)
 
-        self.converse([Ask(tell=tell, messages=messages, sampling=sampling)], side, should_stop)
+        self.converse([AnswerRequest(tell=tell, messages=messages, sampling=sampling)], side, should_stop)
         if isinstance(told[-1], BaseException):
             raise told[-1]
         return told[-2]
@@ -228,7 +228,7 @@ class Speaker:
 
     def _read_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
-        return self._prompts.read_ids(Ask(tell=lambda said: None, messages=messages), limit)
+        return self._prompts.read_ids(AnswerRequest(tell=lambda said: None, messages=messages), limit)
 
     def _answer(
         self,

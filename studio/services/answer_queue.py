@@ -17,8 +17,8 @@ Tell = Callable[[Any], None]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Wish:
-    """One answer that is wanted of a model. `tell` hears as engine.generation.ask.Ask has it."""
+class QueuedAnswer:
+    """One answer that is wanted of a model. `tell` hears as engine.generation.answer_request.AnswerRequest has it."""
 
     run: str
     checkpoint: str
@@ -29,25 +29,27 @@ class Wish:
     tell: Tell
     should_stop: Callable[[], bool]
     asked: dict[str, Any]
-    """Further fields of Ask."""
+    """Further fields of AnswerRequest."""
     sampling: dict[str, float]
     leaving: threading.Lock
     """Taken, for good, by who no longer counts this one among those that are answered."""
     ask: Any = field(default=None)
-    """Its engine.generation.ask.Ask, once somebody answers."""
+    """Its engine.generation.answer_request.AnswerRequest, once somebody answers."""
 
-    def is_like(self, other: Wish) -> bool:
+    def is_like(self, other: QueuedAnswer) -> bool:
         """Return whether one model answers both at once."""
         mine = (self.run, self.checkpoint, self.recipe, self.side, self.turn)
         return mine == (other.run, other.checkpoint, other.recipe, other.side, other.turn)
 
     def begin(self) -> Any:
-        """Return the Ask of this wish."""
-        from studio.engine.generation.ask import Ask
+        """Return the AnswerRequest of this wish."""
+        from studio.engine.generation.answer_request import AnswerRequest
         from studio.engine.generation.request import Sampling
 
         sampling = Sampling(**self.sampling)
-        self.ask = Ask(tell=self.tell, should_stop=self.should_stop, sampling=sampling, **self.asked)
+        self.ask = AnswerRequest(
+            tell=self.tell, should_stop=self.should_stop, sampling=sampling, **self.asked
+        )
         return self.ask
 
     def end(self, error: BaseException | None = None) -> None:
@@ -65,7 +67,7 @@ class AnswerQueue:
         self,
         worker: Callable[[], Worker],
         hold: threading.Lock,
-        speak: Callable[[Wish], Any],
+        speak: Callable[[QueuedAnswer], Any],
         sparing: Callable[[Callable[[], None]], None],
         must_end: Callable[[int], bool],
     ) -> None:
@@ -76,7 +78,7 @@ class AnswerQueue:
         """
         self._worker, self._hold, self._speak, self._sparing = worker, hold, speak, sparing
         self._must_end = must_end
-        self._waiting: deque[Wish] = deque()
+        self._waiting: deque[QueuedAnswer] = deque()
         self._lock = threading.Lock()
         self._due = False
 
@@ -85,13 +87,13 @@ class AnswerQueue:
         """How many wait."""
         return len(self._waiting)
 
-    def add(self, wish: Wish) -> None:
+    def add(self, wish: QueuedAnswer) -> None:
         """Let `wish` wait behind all others; returns at once."""
         with self._lock:
             self._waiting.append(wish)
         self._call()
 
-    def follow(self, wish: Wish, answers: queue.SimpleQueue[Any]) -> Iterator[Any]:
+    def follow(self, wish: QueuedAnswer, answers: queue.SimpleQueue[Any]) -> Iterator[Any]:
         """Yield what `wish` hears in `answers` until it ends. Raises what it hears of that kind."""
         while True:
             try:
@@ -123,7 +125,7 @@ class AnswerQueue:
 
     def _converse(self) -> None:
         """Answer who is first, and together with it all who come before somebody asks for another model."""
-        taken: list[Wish] = []
+        taken: list[QueuedAnswer] = []
 
         def take_in() -> list[Any]:
             if self._worker().waits:  # somebody has other work for this thread
@@ -149,7 +151,7 @@ class AnswerQueue:
         for wish in taken:
             wish.end()
 
-    def _take(self) -> Wish | None:
+    def _take(self) -> QueuedAnswer | None:
         """Return who is first; whoever wants no more is told so and left out."""
         while self._waiting:
             with self._lock:
@@ -159,9 +161,9 @@ class AnswerQueue:
             wish.end()
         return None
 
-    def _take_like(self, first: Wish) -> list[Wish]:
+    def _take_like(self, first: QueuedAnswer) -> list[QueuedAnswer]:
         """Return those who come next and whom the same model answers, up to the first who wants another one."""
-        found: list[Wish] = []
+        found: list[QueuedAnswer] = []
         with self._lock:
             while self._waiting and self._waiting[0].is_like(first):
                 found.append(self._waiting.popleft())

@@ -14,7 +14,7 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import SIDES, RunRecord
 from studio.machine.workspace import Workspace
-from studio.services.answer_queue import AnswerQueue, Wish
+from studio.services.answer_queue import AnswerQueue, QueuedAnswer
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
@@ -172,12 +172,12 @@ class ChatService:
         should_stop: Callable[[], bool] = lambda: False,
         sampling: Mapping[str, float],
         **asked: Any,
-    ) -> Wish:
+    ) -> QueuedAnswer:
         """Ask for one answer, as answer() does, and return at once.
 
         `tell` hears the growing Answer, then None, or what was raised, on other threads; the same model answers all who
-        ask meanwhile together. `asked`: further fields of engine.generation.ask.Ask. Raises StudioError while a run
-        trains.
+        ask meanwhile together. `asked`: further fields of engine.generation.answer_request.AnswerRequest. Raises
+        StudioError while a run trains.
         """
         self.refuse_while_training()
         turn, leaving = self._turn, threading.Lock()
@@ -188,7 +188,7 @@ class ChatService:
             tell(said)
 
         self._asked.append(run)
-        wish = Wish(
+        wish = QueuedAnswer(
             run=run,
             checkpoint=checkpoint,
             recipe=recipe,
@@ -206,12 +206,6 @@ class ChatService:
     def _leave(self, run: str, leaving: threading.Lock) -> None:
         if leaving.acquire(blocking=False):  # once: by its end, or by who wants no more
             self._asked.remove(run)
-
-    def compile_schema(self, schema: Mapping[str, Any]) -> str:
-        """Return what ask() takes as `grammar` for JSON by `schema`. Raises StudioError."""
-        from studio.engine.generation.json_grammar import compile_schema
-
-        return compile_schema(schema)
 
     @property
     def waiting(self) -> int:
@@ -402,7 +396,7 @@ class ChatService:
         self._loaded = LoadedModel(*names, speaker.device, speaker.size_bytes, other)
         return speaker
 
-    def _speak_to(self, wish: Wish) -> Any:
+    def _speak_to(self, wish: QueuedAnswer) -> Any:
         return self._speak(wish.run, wish.checkpoint, wish.recipe)
 
     def _sparing(self, work: Callable[[], Any]) -> Any:

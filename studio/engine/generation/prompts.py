@@ -13,7 +13,7 @@ from studio.data.conversation import read_message
 from studio.data.deadline import Deadline
 from studio.data.template import TEMPLATE_ERRORS, compile_like
 from studio.data.template_turns import TurnWriter
-from studio.engine.generation.ask import Ask
+from studio.engine.generation.answer_request import AnswerRequest
 from studio.engine.generation.json_grammar import JsonGrammars, compile_schema
 from studio.engine.generation.request import Completion, Request
 from studio.engine.generation.text_stream import Answer, TextStream
@@ -34,7 +34,7 @@ class PromptWriter:
         self._writers: dict[bool, TurnWriter] = {}
         self._form: CallForm | None = None
 
-    def begin(self, ask: Ask, limit: int) -> Talk:
+    def begin(self, ask: AnswerRequest, limit: int) -> Talk:
         """Return the talk of an ask. `limit`: tokens that prompt and answer may have together, 0 for any number.
 
         Raises StudioError when it does not fit the model, its template, or what can be kept to.
@@ -53,7 +53,7 @@ class PromptWriter:
         completion = Completion(Request(tuple(ids), sampling, ask.likeliest), constraint)
         return Talk(ask, completion, self.tokenizer, self._ends, form, form.mark if front else "")
 
-    def read_ids(self, ask: Ask, limit: int, front: str = "") -> list[int]:
+    def read_ids(self, ask: AnswerRequest, limit: int, front: str = "") -> list[int]:
         """Return the prompt's token ids; `front`: how the answer is made to begin. Raises StudioError."""
         if not ask.messages:
             words, bare = ask.words + front, True
@@ -113,7 +113,7 @@ class PromptWriter:
 class Talk:
     """One ask, its answer as it grows, and what of it is told."""
 
-    ask: Ask
+    ask: AnswerRequest
     completion: Completion
     tokenizer: Any
     ends: Ends

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.services.chat_service import ChatService
 from studio.ui.completions.fields import Wanted, read_body, read_chat, read_completion
-from studio.ui.completions.refusal import Refusal, Say, refuse_error
+from studio.ui.completions.refusal import HttpRefusal, Say, refuse_error
 from studio.ui.completions.shapes import Piece, count_tokens
 
 Scope = MutableMapping[str, Any]
@@ -76,7 +76,7 @@ class Completions:
         """Answer one request."""
         try:
             await self._answer(scope, receive, send)
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             await send_json(send, refusal.status, refusal.body(self.say))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +85,7 @@ class Completions:
             _require(method, "GET")
             return await send_json(send, 200, self._list(path.removeprefix(MODELS).strip("/")))
         if path not in (CHAT, TEXT):
-            raise Refusal(404, text("answers.path", path=path[:80]), code="unknown_url")
+            raise HttpRefusal(404, text("answers.path", path=path[:80]), code="unknown_url")
         _require(method, "POST")
         body = read_body(await read_whole(scope, receive))
         wanted = (read_chat if path == CHAT else read_completion)(body, self.limits.tokens)
@@ -138,7 +138,7 @@ class Completions:
                     await send(start(200, "text/event-stream; charset=utf-8", {"x-accel-buffering": "no"}))
                 for choice in piece.next(ended):
                     await _send_event(send, head | {"choices": [choice]})
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             if not begun:
                 raise
             await _send_event(send, refusal.body(self.say))
@@ -189,15 +189,15 @@ class Exchange:
         return {"usage": count_tokens(self.pieces, len(self.wanted.prompts)), "timings": timings}
 
     async def begin(self, most_waiting: int) -> None:
-        """Ask for every choice. Raises Refusal: too many wait, a run trains, the schema is none."""
+        """Ask for every choice. Raises HttpRefusal: too many wait, a run trains, the schema is none."""
         wanted = self.wanted
         fields: dict[str, Any] = {"stop": wanted.stop, "likeliest": wanted.likeliest}
         fields |= {"tools": wanted.tools, "called": wanted.called}
         if self.chat.waiting + len(self.pieces) > most_waiting:
-            raise Refusal(429, text("answers.busy", most=most_waiting), code="queue_full")
+            raise HttpRefusal(429, text("answers.busy", most=most_waiting), code="queue_full")
         try:
             if wanted.schema is not None:
-                fields["grammar"] = await asyncio.to_thread(self.chat.compile_schema, wanted.schema)
+                fields["grammar"] = await asyncio.to_thread(_compile, wanted.schema)
             for index in range(len(self.pieces)):
                 prompt, choice = divmod(index, wanted.choices)
                 seed = (int(wanted.sampling["seed"]) + choice) % 2**31
@@ -217,7 +217,7 @@ class Exchange:
             raise refuse_error(error) from error
 
     async def grow(self) -> AsyncIterator[tuple[Piece, bool]]:
-        """Yield a choice that has grown, and whether it has ended. Raises Refusal, Gone."""
+        """Yield a choice that has grown, and whether it has ended. Raises HttpRefusal, Gone."""
         told = [False] * len(self.pieces)
         while not all(told):
             await self._changed.wait()
@@ -231,7 +231,7 @@ class Exchange:
                 if told[piece.index] or answer is piece.answer and not ended:
                     continue
                 if ended and (answer is None or answer.reason not in ("end", "limit")):
-                    raise Refusal(503, text("answers.stopped"), code="interrupted")
+                    raise HttpRefusal(503, text("answers.stopped"), code="interrupted")
                 piece.take(answer)
                 told[piece.index] = ended
                 yield piece, ended
@@ -259,34 +259,40 @@ class Exchange:
             self._loop.call_soon_threadsafe(self._changed.set)
 
 
+def _compile(schema: Mapping[str, Any]) -> str:
+    from studio.engine.generation.json_grammar import compile_schema
+
+    return compile_schema(schema)
+
+
 async def read_whole(scope: Scope, receive: Receive) -> bytes:
-    """Return a request's body. Raises Refusal for one that is long, slow or of another kind; Gone."""
+    """Return a request's body. Raises HttpRefusal for one that is long, slow or of another kind; Gone."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(415, text("answers.type"))
+        raise HttpRefusal(415, text("answers.type"))
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > BODY_BYTES:
-        raise Refusal(413, text("answers.large", mb=BODY_BYTES // 1024**2))
+        raise HttpRefusal(413, text("answers.large", mb=BODY_BYTES // 1024**2))
     parts, size_bytes, more = [], 0, True
     try:
         async with asyncio.timeout(BODY_S):
             while more:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise Refusal(400, text("answers.cut"))
+                    raise HttpRefusal(400, text("answers.cut"))
                 parts.append(message.get("body", b""))
                 size_bytes += len(parts[-1])
                 if size_bytes > BODY_BYTES:
-                    raise Refusal(413, text("answers.large", mb=BODY_BYTES // 1024**2))
+                    raise HttpRefusal(413, text("answers.large", mb=BODY_BYTES // 1024**2))
                 more = message.get("more_body", False)
     except TimeoutError:
-        raise Refusal(408, text("answers.slow", seconds=f"{BODY_S:g}")) from None
+        raise HttpRefusal(408, text("answers.slow", seconds=f"{BODY_S:g}")) from None
     return b"".join(parts)
 
 
-def refuse_model(name: str) -> Refusal:
+def refuse_model(name: str) -> HttpRefusal:
     """Return the refusal of a model that is not served."""
-    return Refusal(404, text("answers.model", name=name[:80]), field="model", code="model_not_found")
+    return HttpRefusal(404, text("answers.model", name=name[:80]), field="model", code="model_not_found")
 
 
 def start(status: int, kind: str, more: MutableMapping[str, str] | None = None) -> Message:
@@ -319,4 +325,4 @@ async def _send_words(send: Send, words: str) -> None:
 
 def _require(method: str, wanted: str) -> None:
     if method != wanted:
-        raise Refusal(405, text("answers.method", wanted=wanted))
+        raise HttpRefusal(405, text("answers.method", wanted=wanted))

@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.core.i18n import text
 from studio.core.json_file import parse_json
-from studio.ui.completions.refusal import Refusal, refuse_field
+from studio.ui.completions.refusal import HttpRefusal, refuse_field
 
 Body = Mapping[str, Any]
 MOST_CHOICES = 16
@@ -56,7 +56,7 @@ class Wanted:
 
     model: str
     prompts: tuple[dict[str, Any], ...]
-    """Of each, the fields of engine.generation.ask.Ask that say what is asked."""
+    """Of each, the fields of engine.generation.answer_request.AnswerRequest that say what is asked."""
     chat: bool
     choices: int
     stream: bool
@@ -73,20 +73,20 @@ class Wanted:
 
 
 def read_body(body: bytes) -> Body:
-    """Return the JSON object of a request. Raises Refusal."""
+    """Return the JSON object of a request. Raises HttpRefusal."""
     try:
         found = parse_json(body)
         # Half a character cannot be written again, and no tokenizer takes it.
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except ValueError:
-        raise Refusal(400, text("answers.json"), code="invalid_json") from None
+        raise HttpRefusal(400, text("answers.json"), code="invalid_json") from None
     if not isinstance(found, dict):
-        raise Refusal(400, text("answers.json"), code="invalid_json")
+        raise HttpRefusal(400, text("answers.json"), code="invalid_json")
     return found
 
 
 def read_chat(body: Body, most_tokens: int) -> Wanted:
-    """Return what /v1/chat/completions is asked for. Raises Refusal."""
+    """Return what /v1/chat/completions is asked for. Raises HttpRefusal."""
     _refuse_unknown(body, CHAT)
     messages = _read_list(body, "messages", dict, 1, MOST_MESSAGES)
     told = _flag(body, "logprobs")
@@ -112,7 +112,7 @@ def read_chat(body: Body, most_tokens: int) -> Wanted:
 
 
 def read_completion(body: Body, most_tokens: int) -> Wanted:
-    """Return what /v1/completions is asked for. Raises Refusal."""
+    """Return what /v1/completions is asked for. Raises HttpRefusal."""
     _refuse_unknown(body, COMPLETION)
     prompt = body.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -168,11 +168,13 @@ def _read_common(body: Body, limit: str, most_tokens: int) -> dict[str, Any]:
 def _refuse_unknown(body: Body, known: Sequence[str]) -> None:
     for name, value in body.items():
         if name not in known:
-            raise Refusal(
+            raise HttpRefusal(
                 400, text("answers.unknown", field=name[:64]), field=name[:64], code="unknown_parameter"
             )
         if name in NEUTRAL and value is not None and not any(_same(value, one) for one in NEUTRAL[name]):
-            raise Refusal(400, text("answers.unsupported", field=name), field=name, code="unsupported_value")
+            raise HttpRefusal(
+                400, text("answers.unsupported", field=name), field=name, code="unsupported_value"
+            )
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -212,7 +214,7 @@ def _read_list(body: Body, name: str, kind: type, least: int, most: int) -> list
 
 
 def _read_turn(turn: Body, place: int) -> dict[str, Any]:
-    """Return a message as data.conversation.read_message takes it. Raises Refusal."""
+    """Return a message as data.conversation.read_message takes it. Raises HttpRefusal."""
     field = f"messages[{place}]"
     role = turn.get("role")
     if role not in ROLES:

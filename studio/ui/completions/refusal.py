@@ -17,7 +17,7 @@ KINDS = {
 }
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """A request that is not answered. `field` names the parameter that is meant, `code` what programs look at."""
 
     def __init__(self, status: int, *said: Text, field: str = "", code: str = "") -> None:
@@ -38,19 +38,19 @@ class Refusal(Exception):
         }
 
 
-def refuse_field(field: str, id: str, /, **values: object) -> Refusal:
+def refuse_field(field: str, id: str, /, **values: object) -> HttpRefusal:
     """Return the refusal of a parameter; `values` go into the text answers.`id`."""
-    return Refusal(400, text(f"answers.{id}", field=field, **values), field=field, code="invalid_value")
+    return HttpRefusal(400, text(f"answers.{id}", field=field, **values), field=field, code="invalid_value")
 
 
-def refuse_error(error: BaseException) -> Refusal:
+def refuse_error(error: BaseException) -> HttpRefusal:
     """Return what is told of an error that an answer ended in."""
-    if isinstance(error, Refusal):
+    if isinstance(error, HttpRefusal):
         return error
     if isinstance(error, StudioError):
         if error.what.id == "desk.training":
-            return Refusal(503, error.what, error.why, error.fix, code="training")
+            return HttpRefusal(503, error.what, error.why, error.fix, code="training")
         status = 400 if error.exit_code == 2 else 503
-        return Refusal(status, error.what, error.why, error.fix, code=error.what.id)
+        return HttpRefusal(status, error.what, error.why, error.fix, code=error.what.id)
     # Its kind alone, as its words may hold anything.
-    return Refusal(500, text("ui.unforeseen"), text("ui.unforeseen.why", kind=type(error).__name__))
+    return HttpRefusal(500, text("ui.unforeseen"), text("ui.unforeseen.why", kind=type(error).__name__))

@@ -17,7 +17,7 @@ from studio.machine.addresses import bind_port
 from studio.ui.auth.connections import CONNECTIONS, KNOWN, AcceptErrors, Connection
 from studio.ui.auth.rate_limit import RateLimits
 from studio.ui.completions.app import Completions, Receive, Scope, Send, send_json
-from studio.ui.completions.refusal import Refusal
+from studio.ui.completions.refusal import HttpRefusal
 
 PORTS = range(8100, 8200)
 LOCAL = "127.0.0.1"
@@ -43,7 +43,7 @@ class KeyGate:
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
         if self._hosts and headers.get(b"host", b"").decode("latin-1") not in self._hosts:
-            return await self._refuse(send, Refusal(403, text("answers.host")))
+            return await self._refuse(send, HttpRefusal(403, text("answers.host")))
         kind, _, key = headers.get(b"authorization", b"").partition(b" ")
         known = kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
         scope[KNOWN] = known
@@ -51,13 +51,13 @@ class KeyGate:
             return await self.app(scope, receive, send)
         caller = (scope.get("client") or ("",))[0]
         if not self._limits.enter(caller, "stranger"):
-            return await self._refuse(send, Refusal(429, text("ui.gate.429"), code="rate_limit"))
+            return await self._refuse(send, HttpRefusal(429, text("ui.gate.429"), code="rate_limit"))
         try:
-            await self._refuse(send, Refusal(401, text("answers.key"), code="invalid_api_key"))
+            await self._refuse(send, HttpRefusal(401, text("answers.key"), code="invalid_api_key"))
         finally:
             self._limits.leave(caller)
 
-    async def _refuse(self, send: Send, refusal: Refusal) -> None:
+    async def _refuse(self, send: Send, refusal: HttpRefusal) -> None:
         await send_json(send, refusal.status, refusal.body(self.app.say))
 
 

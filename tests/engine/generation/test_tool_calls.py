@@ -8,7 +8,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.data.conversation import Message, ToolCall
-from studio.engine.generation.ask import Ask
+from studio.engine.generation.answer_request import AnswerRequest
 from studio.engine.generation.prompts import PromptWriter
 from studio.engine.stop_tokens import find_ends
 from tests.conftest import make_tokenizer
@@ -88,7 +88,7 @@ def test_two_calls_and_words_before_them(tmp_path):
 def test_a_model_that_takes_no_tools_says_so(tmp_path, source, why):
     with pytest.raises(StudioError) as refused:
         make_writer(tmp_path, source).begin(
-            Ask(tell=print, messages=[{"role": "user", "content": "x"}], tools=TOOLS), 0
+            AnswerRequest(tell=print, messages=[{"role": "user", "content": "x"}], tools=TOOLS), 0
         )
     assert refused.value.why.id == why
 
@@ -101,6 +101,6 @@ def test_a_talk_with_calls_and_their_results_is_written_by_the_template(tmp_path
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "rain 7", "tool_call_id": "call_1"},
     ]
-    ids = writer.read_ids(Ask(tell=print, messages=messages, tools=TOOLS), 0)
+    ids = writer.read_ids(AnswerRequest(tell=print, messages=messages, tools=TOOLS), 0)
     words = writer.tokenizer.decode(ids)
     assert '"Köln"' in words and "rain 7" in words and '"look"' in words

@@ -13,7 +13,7 @@ Side = Literal["base", "tuned"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Ask:
+class AnswerRequest:
     """`tell` hears of the answer as it grows, then None at its end; or what is wrong. It is called on other threads."""
 
     tell: Callable[[Answer | BaseException | None], None]
