@@ -11,7 +11,7 @@ from studio.services.desk import Desk
 from studio.ui.completions.app import Whom
 
 BASE = ":base"
-NAME = re.compile(r"(?P<run>[A-Za-z0-9_.-]{1,128})(?:@(?P<step>\d{1,8}))?(?P<base>:base)?")
+NAME = re.compile(r"([A-Za-z0-9_.-]{1,128})(?:@(\d{1,8}))?(:base)?")
 
 
 class OneModel:
@@ -50,9 +50,9 @@ class EveryRun:
         parts = NAME.fullmatch(name)
         if parts is None:
             return None
-        run, step = parts["run"], parts["step"]
+        run, step, base = parts.groups()
         try:
             place = f"step-{int(step):08d}" if step else self._desk.chat.find_place(run)
         except StudioError:
             return None
-        return Whom(name, run=run, checkpoint=place, side="base" if parts["base"] else "tuned")
+        return Whom(name, run=run, checkpoint=place, side="base" if base else "tuned")
