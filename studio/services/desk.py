@@ -64,7 +64,7 @@ class Desk:
         self.presets = Presets(workspace, self.runs)
         self.library = RunLibrary(workspace, self.runs, self.machine.facts, self._forget, self._release)
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
-        self.evaluations = Evaluations(workspace, self.chat)
+        self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload

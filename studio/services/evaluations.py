@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from studio.core.errors import StudioError
+from studio.core.facts import MachineFacts
 from studio.core.i18n import Text, text
 from studio.core.metrics.metric import Answered, AnswerMetric
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
@@ -30,6 +31,7 @@ from studio.services.evaluation_result import (
     measure_side,
     suggest_metrics,
 )
+from studio.services.partners import find_partner
 
 CHECKPOINTS = "checkpoints"
 KEY_CHARACTERS = 16
@@ -39,8 +41,8 @@ Tell = Callable[[Text, int, int], None]
 class Evaluations:
     """Models of one workspace, measured. Methods may be called from any thread."""
 
-    def __init__(self, workspace: Workspace, chat: ChatService) -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: Workspace, chat: ChatService, machine: Callable[[], MachineFacts]) -> None:
+        self.workspace, self._machine = workspace, machine
         self._chat = chat
 
     def contenders(self, name: str, beside: Sequence[str] = (), step: int = 0) -> tuple[Contender, ...]:
@@ -184,7 +186,9 @@ class Evaluations:
         from studio.engine.base_hash import stamp_weights
         from studio.engine.run_states import RESULT, find_weights
 
-        partner = self._chat.find_partner(contender.run, contender.checkpoint, contender.recipe)
+        partner = find_partner(
+            self.workspace, self._machine(), contender.run, contender.checkpoint, contender.recipe
+        )
         parts = [
             stamp_weights(partner.facts.folder),
             partner.plan.dtype.value,

@@ -208,7 +208,6 @@ def test_a_local_model_judges(ask, shop, tmp_path):
     )
 
 
-@pytest.mark.long
 def test_killed_twice_every_row_is_answered_once(shop, tmp_path):
     folder, run = shop
     workspace, out = folder / "workspace", tmp_path / "rows.jsonl"
