@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "export")
 BEGAN_S = time.time()
-COMMANDS += ("wsl", "install", "test", "bench")
+COMMANDS += ("serve", "wsl", "install", "test", "bench")
 # The first is of another Python; with the second each command ends in Python's own prompt.
 LEFT_OUT = ("PYTHONHOME", "PYTHONINSPECT")
 

@@ -133,6 +133,15 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(chat, "--system", "chat_system", metavar="WORDS", default="")
     option(chat, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
     option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
+    serve = add("serve", "run")
+    option(serve, "--host", "serve_host", metavar="ADDRESS", default="127.0.0.1")
+    option(serve, "--port", "serve_port", type=number(int, 1, 65535), metavar="N")
+    option(serve, "--key", "serve_key", metavar="KEY", default="")
+    option(serve, "--checkpoint", "chat_checkpoint", **step)
+    option(
+        serve, "--max-tokens", "serve_max_tokens", metavar="N", type=number(int, 1, 1_048_576), default=4096
+    )
+    option(serve, "--queue", "serve_queue", metavar="N", type=number(int, 1, 10_000), default=64)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
     option(export, "--folder", metavar="DIR")
@@ -161,7 +170,7 @@ def _put_command_first(words: list[str], known: list[str]) -> list[str]:
     skip = False
     for place, word in enumerate(words):
         if skip or word.startswith("-"):
-            skip = not skip and word in ("--workspace", "--port")
+            skip = not skip and word in ("--workspace", "--port", "--host", "--key")
         elif word in known:
             return [word, *words[:place], *words[place + 1 :]]
         else:

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2.exceptions import TemplateError
 from peft import PeftModel
 from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.i18n import Text, literal, text
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
-from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
+from studio.engine.generation.answer_request import AnswerRequest
 from studio.engine.generation.answerer import Answerer
 from studio.engine.generation.generator import SLOTS
+from studio.engine.generation.prompts import PromptWriter
 from studio.engine.generation.request import Completion, Request, Sampling
-from studio.engine.generation.text_stream import Answer, TextStream
+from studio.engine.generation.text_stream import Answer
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
 from studio.engine.stop_tokens import find_ends, set_ends
@@ -33,7 +33,7 @@ from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.modules_to_save import rename_saved
 from studio.models.new_tokens import make_room
-from studio.models.tokenizer import last_line, load_run_tokenizer, load_tokenizer
+from studio.models.tokenizer import load_run_tokenizer, load_tokenizer
 
 TEST_SLOTS = 64
 """Many questions are answered as many at once as pay: their weights are read for all of them in one go."""
@@ -83,6 +83,8 @@ class Speaker:
         kernels = {op: choice.value for op, choice in plan.kernels.items()}
         made = [Answerer(one, self.tokenizer, self._ends, kernels=kernels) for one in self._models()]
         self._answerers = {"base": made[0], "tuned": made[-1]}
+        self._side = "tuned"
+        self._prompts = PromptWriter(self.tokenizer, self._ends)
 
     @property
     def size_bytes(self) -> int:
@@ -91,9 +93,10 @@ class Speaker:
             tensor.nbytes for model in self._models() for tensor in (*model.parameters(), *model.buffers())
         )
 
-    def explain_slow(self, side: str) -> Text | None:
-        """Return why the model's own code answers on `side`, None where the studio's decoder does."""
-        return self._answerers[side].slow
+    @property
+    def slow(self) -> Text | None:
+        """Why the model's own code answered last, None where the studio's decoder did."""
+        return self._answerers[self._side].slow
 
     def serves(self, partner: Partner) -> bool:
         """Return whether this is loaded for `partner` already; a checkpoint of the same run is taken up in place."""
@@ -109,6 +112,58 @@ class Speaker:
             self.partner = partner
         return True
 
+    def converse(
+        self,
+        asks: Sequence[AnswerRequest],
+        side: str,
+        should_stop: Callable[[], bool],
+        arrivals: Callable[[], Sequence[AnswerRequest]] | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """Answer asks on `side` (`base` or `tuned`), and those that arrive meanwhile, as many together as pay.
+
+        Each hears of its own answer. What is wrong with one, such as a conversation that does not fit the model, is
+        told to that one alone; what is raised here concerns all that have not ended.
+        """
+        self._side = side
+        answerer, talks = self._answerers[side], []
+
+        def begin(some: Sequence[AnswerRequest]) -> list[Completion]:
+            begun = []
+            for ask in some:
+                try:
+                    talk = self._prompts.begin(ask, answerer.limit)
+                except StudioError as error:
+                    ask.end(error)
+                    continue
+                talks.append(talk)
+                begun.append(talk.completion)
+            return begun
+
+        def look(grown: Sequence[Completion] = ()) -> None:
+            for one in grown:
+                talk = next(talk for talk in talks if talk.completion is one)
+                talk.grow()
+            for talk in [talk for talk in talks if talk.look()]:
+                talks.remove(talk)
+
+        def take_in() -> list[Completion]:
+            look()
+            return begin(arrivals())
+
+        with self.using(side):
+            answerer.grow(
+                begin(asks),
+                adapted=side == "tuned",
+                slots=slots,
+                on_step=look,
+                should_stop=should_stop,
+                arrivals=None if arrivals is None else take_in,
+            )
+        for talk in talks:
+            talk.completion.reason = talk.completion.reason or "stopped"
+            talk.look()
+
     def stream(
         self,
         messages: Sequence[Mapping[str, str]],
@@ -121,12 +176,17 @@ class Speaker:
 
         Raises StudioError when the conversation does not fit the model or its template.
         """
-        stream = TextStream(self.tokenizer, emit, self._ends)
-        [completion] = self._answer(
-            [self._prompt_ids(messages)], side, sampling, lambda grown: stream.grow(*grown), should_stop
-        )
-        stream.end(completion)
-        return stream.answer
+        told: list[Answer | BaseException | None] = []
+
+        def tell(said: Answer | BaseException | None) -> None:
+            told.append(said)
+            if isinstance(said, Answer):
+                emit(said)
+
+        self.converse([AnswerRequest(tell=tell, messages=messages, sampling=sampling)], side, should_stop)
+        if isinstance(told[-1], BaseException):
+            raise told[-1]
+        return told[-2]
 
     def answer_all(
         self,
@@ -138,7 +198,7 @@ class Speaker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Return greedy answers to many prompts, those that are whole when it is stopped, "" for the others."""
-        prompts, ended = [self._prompt_ids(messages) for messages in conversations], 0
+        prompts, ended = [self._read_ids(messages) for messages in conversations], 0
 
         def tell(grown: Sequence[Completion]) -> None:
             nonlocal ended
@@ -166,29 +226,9 @@ class Speaker:
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
 
-    def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if self.tokenizer.chat_template:
-            try:
-                with Deadline() as deadline:
-                    deadline.begin(0)
-                    words = self.tokenizer.apply_chat_template(
-                        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-                    )
-            except TemplateError as error:
-                raise StudioError(
-                    text("chat.template"), literal(last_line(error)), text("chat.template.fix")
-                ) from error
-        else:
-            words = messages[-1]["content"]
-        ids = self.tokenizer(words, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
-        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0)
-        if limit and len(ids) >= limit:
-            raise StudioError(
-                text("chat.too_long", tokens=len(ids)),
-                text("chat.too_long.why", limit=limit),
-                text("chat.too_long.fix"),
-            )
-        return ids
+    def _read_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
+        return self._prompts.read_ids(AnswerRequest(tell=lambda said: None, messages=messages), limit)
 
     def _answer(
         self,

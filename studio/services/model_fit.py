@@ -91,6 +91,12 @@ def knows_shape(facts: ModelFacts) -> bool:
     return min(numbers) > 0 and len(facts.windowed_layers) in (0, facts.layers)
 
 
+def count_active(facts: ModelFacts) -> int:
+    """Return the parameters that one token meets: all, but of experts only the chosen ones."""
+    _, count, chosen = facts.experts
+    return facts.parameters - (facts.expert_parameters * (count - chosen) // count if count else 0)
+
+
 def name_method(one: MethodFit) -> Text:
     """Return what people call a way of training."""
     wide = one.method == "lora" and one.dtype == "fp32"

@@ -19,7 +19,7 @@ from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace
 from studio.models.catalog import HUB_ID, LocalModel, inspect_model, list_local_models
 from studio.models.config_facts import outline_model
-from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
+from studio.models.recommended_models import Pick, outline_sizes, read_picks
 from studio.planning.run_plan import choose_device
 from studio.services.dataset_session import Datasets
 from studio.services.estimate import Estimates, RunEstimate
@@ -35,7 +35,7 @@ from studio.services.model_fit import (
 from studio.services.model_places import ModelPlace, list_places, read_stamp
 from studio.services.recipe_checks import RecipeChecks
 
-PICKS_SHOWN = 5
+PICKS_SHOWN = 6
 KEPT_S = 10.0
 """So long the folders just looked through are not looked through again; a scan() always does."""
 
@@ -118,15 +118,23 @@ class ModelLibrary:
             self._last = (time.monotonic(), tuple(found.values()))
 
     def picks(self) -> tuple[FoundModel, ...]:
-        """Return well-known models that fit this machine and are not on it, the largest first."""
+        """Return well-known models that fit this machine and are not on it, the largest first.
+
+        They are the largest of each line, and further ones only where there are fewer lines than places.
+        """
         here = {model.source for model in self.models()}
-        found = [self._pick(pick.source) for pick in reversed(PICKS) if pick.source not in here]
-        most = None if self._gpu() else PROCESSOR_PARAMETERS
-        return tuple(
-            model
-            for model in found
-            if model.fit.verdict in ("fits", "tight") and not (most and model.facts.parameters > most)
-        )[:PICKS_SHOWN]
+        most = math.inf if self._gpu() else PROCESSOR_PARAMETERS
+        fitting = [
+            (pick.line, model)
+            for pick in reversed(read_picks())
+            if pick.source not in here
+            and (model := self._describe_pick(pick)).fit.verdict in ("fits", "tight")
+            and model.facts.parameters <= most
+        ]
+        first = {line: model for line, model in reversed(fitting)}
+        rest = [model for line, model in fitting if model is not first[line]]
+        shown = [*first.values(), *rest][: max(PICKS_SHOWN, 0)]
+        return tuple(model for _, model in fitting if model in shown)
 
     def find(self, source: str, revision: str = "") -> FoundModel:
         """Return the model that a recipe names, judged; what was asked of the hub before counts. Raises StudioError."""
@@ -134,8 +142,8 @@ class ModelLibrary:
         if facts.folder or facts.packed:
             return self._judge_found(_describe(facts, "demo" if source == "demo" else "folder"))
         known = self._outlines.get(source)
-        if known is None and source in outline_picks():
-            known = self._pick(source)
+        if known is None:
+            known = next((self._describe_pick(pick) for pick in read_picks() if pick.source == source), None)
         return known or FoundModel(source=source, name=source, origin="hub")
 
     def search(self, words: str) -> tuple[FoundModel, ...]:
@@ -191,17 +199,15 @@ class ModelLibrary:
                 self._known[place] = known
         return self._judge_found(known[1])
 
-    def _pick(self, source: str) -> FoundModel:
-        facts = outline_picks()[source]
-        licence = next(pick.licence for pick in PICKS if pick.source == source)
+    def _describe_pick(self, pick: Pick) -> FoundModel:
         return self._judge_found(
             FoundModel(
-                source=source,
-                name=source,
+                source=pick.source,
+                name=pick.source,
                 origin="pick",
-                facts=facts,
-                weight_bytes=facts.weight_bytes,
-                licence=licence,
+                facts=pick.facts,
+                weight_bytes=pick.stored_bytes,
+                licence=pick.licence,
             )
         )
 

@@ -160,9 +160,10 @@ def test_chance_follows_the_seed_and_the_model_says_nothing_to_sampling(shop, mo
     assert answer(desk, run=run, repetition_penalty=2.0) != answer(desk, run=run)
     assert desk.chat._speaker.tuned.generation_config.do_sample is not True
     seen: list[list[dict]] = []
-    ids = desk.chat._speaker._prompt_ids
+    prompts = desk.chat._speaker._prompts
+    begin = prompts.begin
     monkeypatch.setattr(
-        desk.chat._speaker, "_prompt_ids", lambda asked: seen.append(list(asked)) or ids(asked)
+        prompts, "begin", lambda ask, limit: seen.append(list(ask.messages)) or begin(ask, limit)
     )
     answer(desk, run=run, system=" Be brief. ")
     assert seen == [[{"role": "system", "content": "Be brief."}, *QUESTION]]

@@ -1,8 +1,11 @@
 """Which models there are and which fit, by the planner's own prediction; and what a run will need before it starts."""
 
 import dataclasses
+import importlib
 import json
+import re
 import shutil
+import sys
 import time
 from types import SimpleNamespace
 
@@ -17,7 +20,7 @@ from studio.engine.run_folder import create_run
 from studio.hub.access_token import NO_MIRROR
 from studio.hub.search import HubModel
 from studio.models.catalog import DEMO_MODEL
-from studio.models.recommended_models import PICKS, outline_picks, outline_sizes
+from studio.models.recommended_models import PICKS_FILE, SIZES, outline_sizes, read_picks
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import choose_calibration, plan
 from studio.services import estimate as estimate_module
@@ -25,12 +28,13 @@ from studio.services import model_library as module
 from studio.services.dataset_report import Counted
 from studio.services.dataset_session import Look
 from studio.services.estimate import count_steps, write_command
-from studio.services.model_fit import JUDGED_TOKENS, judge_method, judge_model, judged_recipe
+from studio.services.model_fit import JUDGED_TOKENS, count_active, judge_method, judge_model, judged_recipe
 from studio.services.model_library import ModelLibrary, read_licence
 from tests.machine.facts import make_decoder, make_gpu, make_machine
 
 RTX_3060 = make_machine(make_gpu(12, (8, 6), "RTX 3060"))
 LAPTOP = make_machine()
+ASSETS = PICKS_FILE.parent
 SAYS = {language: load_catalogue(language) for language in ("en", "zh-CN")}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -226,29 +230,67 @@ def test_licence_is_read_from_the_cards_head_alone(tmp_path):
 
 def test_picks_fit_and_are_not_here(fits, desk, monkeypatch):
     picks = fits.picks()
-    assert picks[0].source == "Qwen/Qwen3-8B" and len(picks) <= 5
+    lines = {pick.source: pick.line for pick in read_picks()}
+    assert picks[0].source == "Qwen/Qwen3.5-9B" and len(picks) == 6
+    assert len({lines[pick.source] for pick in picks}) == 6, "one of each line before a second of one"
     assert all(pick.fit.verdict in ("fits", "tight") and not pick.here and pick.licence for pick in picks)
     sizes = [pick.facts.parameters for pick in picks]
     assert sizes == sorted(sizes, reverse=True)
     desk.known = LAPTOP
-    assert all(pick.facts.parameters < 1e9 for pick in fits.picks())
+    assert {pick.source.partition("/")[2] for pick in fits.picks()} == {
+        "Qwen3.5-0.8B", "Qwen3-0.6B", "SmolLM2-135M-Instruct"
+    }  # fmt: skip
     here = module.FoundModel(source="Qwen/Qwen3-0.6B", name="x", origin="cache")
     monkeypatch.setattr(fits, "models", lambda: (here,))
     assert "Qwen/Qwen3-0.6B" not in {pick.source for pick in fits.picks()}
 
 
 def test_picks_have_the_published_sizes():
-    published = {"SmolLM2-135M-Instruct": 134.5e6, "Qwen2.5-0.5B-Instruct": 494e6, "Qwen3-0.6B": 596e6,
-                 "Qwen3-1.7B": 1.72e9, "SmolLM3-3B": 3.08e9, "Phi-4-mini-instruct": 3.84e9, "Qwen3-4B": 4.02e9,
-                 "Qwen3-8B": 8.19e9, "Qwen3-14B": 14.77e9, "Qwen3-32B": 32.76e9}  # fmt: skip
-    counted = {name.partition("/")[2]: facts.parameters for name, facts in outline_picks().items()}
-    assert counted == pytest.approx(published, rel=0.005)
-    assert all(facts.trainable.ok for facts in outline_picks().values())
-    assert [outline_picks()[pick.source].parameters for pick in PICKS] == sorted(counted.values())
+    published = {"SmolLM2-135M-Instruct": 134.5e6, "Qwen3-0.6B": 596e6, "SmolLM3-3B": 3.08e9,
+                 "Phi-4-mini-instruct": 3.84e9, "Qwen3-8B": 8.19e9, "Ministral-3-8B-Instruct-2512-BF16": 8.918e9,
+                 "phi-4": 14.66e9, "gpt-oss-20b": 20.9e9, "GLM-4.7-Flash": 29.9e9}  # fmt: skip
+    counted = {pick.source.partition("/")[2]: pick.facts.parameters for pick in read_picks()}
+    assert {name: counted[name] for name in published} == pytest.approx(published, rel=0.005)
+    for name, count in counted.items():
+        said = re.search(r"-(\d+(?:\.\d+)?)B(?:-|$)", name)
+        assert said is None or count == pytest.approx(float(said[1]) * 1e9, rel=0.3), name
+    assert all(pick.facts.trainable.ok for pick in read_picks())
+    assert len({pick.source for pick in read_picks()}) == len(read_picks())
+
+
+def test_experts_tell_how_much_works_on_a_token():
+    active = {pick.source.partition("/")[2]: count_active(pick.facts) for pick in read_picks()}
+    assert active["Qwen3-8B"] == outline_sizes_of("Qwen3-8B").parameters
+    said = {
+        "gpt-oss-20b": 3.6e9,
+        "Qwen3.5-35B-A3B": 3.5e9,
+        "gemma-4-26B-A4B-it": 3.8e9,
+        "GLM-4.7-Flash": 3.6e9,
+    }
+    assert {name: active[name] for name in said} == pytest.approx(said, rel=0.25)
+
+
+def outline_sizes_of(name):
+    return next(pick.facts for pick in read_picks() if pick.source.endswith(name))
+
+
+@pytest.mark.computing
+def test_the_file_of_models_is_what_their_code_builds():
+    sys.path.insert(0, str(ASSETS))
+    try:
+        make_models = importlib.import_module("make_models")
+    finally:
+        sys.path.remove(str(ASSETS))
+    entries = json.loads(PICKS_FILE.read_text(encoding="utf-8"))
+    assert [entry["facts"]["source"] for entry in entries] == [model[0] for model in make_models.MODELS]
+    for entry, (source, line, licence, family, settings) in zip(entries, make_models.MODELS, strict=True):
+        facts = make_models.build_facts(source, family, settings)
+        assert entry["facts"] == json.loads(json.dumps(facts)), source
+        assert (entry["line"], entry["licence"]) == (line, licence)
 
 
 def test_what_the_hub_said_is_known_to_the_run(fits, monkeypatch):
-    config = {**PICKS[-1].config, "num_hidden_layers": 2}
+    config = {**SIZES["32B"], "num_hidden_layers": 2}
     said = HubModel(source="a/b", config=config, safetensors=True, licence="mit", gated=True)
     monkeypatch.setattr(module, "search_hub", lambda words, endpoint: (said, HubModel(source="../evil")))
     (found,) = fits.search("b")
@@ -266,8 +308,8 @@ def test_what_the_hub_said_is_known_to_the_run(fits, monkeypatch):
         {"model_type": "llama", "num_hidden_layers": 10**12, "sliding_window": 5, "layer_types": 3},
         {"architectures": 7, "text_config": {"hidden_size": "x"}},
         {"model_type": ["a"], "architectures": [None]},
-        {**PICKS[0].config, "vocab_size": 0},
-        {**PICKS[0].config, "sliding_window": 9, "layer_types": [1, 2]},
+        {**SIZES["0.5B"], "vocab_size": 0},
+        {**SIZES["0.5B"], "sliding_window": 9, "layer_types": [1, 2]},
     ],
 )
 def test_config_that_makes_no_sense_is_no_crash(fits, config, monkeypatch):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from studio.models.catalog import DEMO_MODEL
-from studio.models.recommended_models import PICKS
+from studio.models.recommended_models import SIZES
 from tests.hub.test_search import Hub
 from tests.ui.browser import english_in, labels_of, show_tab
 
@@ -24,7 +24,7 @@ def hub(tmp_path, monkeypatch):
     """A hub on loopback that the studio takes for the real one, and empty caches."""
     server = Hub()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    config = json.dumps(dict(PICKS[1].config)).encode()
+    config = json.dumps(SIZES["0.5B"]).encode()
     server.add("org/Fine-0.5B", config=config, downloads=98_765)
     server.add(f"org/{EVIL}")
     server.add("org/Gated-fine", gated="manual")

@@ -13,7 +13,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import literal, load_catalogue
 from studio.hub.search import HubModel
 from studio.machine.workspace import open_workspace
-from studio.models.recommended_models import PICKS
+from studio.models.recommended_models import SIZES
 from studio.services import model_library as fits_module
 from studio.services.model_library import FoundModel
 from studio.ui.auth.owner import Keys
@@ -27,7 +27,7 @@ from tests.ui.sheet import Sheet
 
 EVIL = '<img src=x onerror="window.caught=1">'
 NAMES = ("found", "asked", "list", "source", "quantization", "card")
-CONFIG = dict(PICKS[-3].config)  # 8B
+CONFIG = SIZES["8B"]
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_picking_changes_the_recipe_and_holds_it_in_4_bits_only_where_it_must(ta
     assert tab.context.draft().model.quantization == "nf4", "what was set stays"
     say(tab, "pick", "Qwen/Qwen3-8B", **{"model.quantization": "none"})
     assert tab.context.draft().model.quantization == "none", "all weights are never trained in 4 bits"
-    (answer,) = say(tab, "pick", "Qwen/Qwen3-32B", **{"adapter.method": "lora"})
+    (answer,) = say(tab, "pick", "google/gemma-4-31B-it", **{"adapter.method": "lora"})
     assert "quantization" not in answer and "Too large" in answer["card"]
 
 
@@ -236,7 +236,7 @@ def test_only_the_button_asks_the_hub(tab, monkeypatch):
     *_, shown = tab.open(second["found"])
     assert "org/Good-8B" in shown, "the results stay when the tab is opened again"
     (answer,) = say(tab, "pick", "org/Good-8B", found=second["found"])
-    assert answer["quantization"] == "nf4" and "15.3 GiB will be downloaded" in answer["card"]
+    assert answer["quantization"] == "nf4" and "15.0 GiB will be downloaded" in answer["card"]
 
 
 def test_refusal_of_the_hub_is_told_in_place(tab, monkeypatch):
@@ -254,6 +254,6 @@ def test_unknown_id_is_asked_for_only_by_its_button(tab, monkeypatch):
     model = HubModel(source="org/new", config=CONFIG, safetensors=True)
     monkeypatch.setattr(fits_module, "fetch_facts", lambda source, endpoint: model)
     waiting, answer = say(tab, "ask", "org/new", **{"model.source": "org/new"})
-    assert "Asking" in waiting["asked"] and answer["quantization"] == "nf4" and "8.2 B" in answer["card"]
+    assert "Asking" in waiting["asked"] and answer["quantization"] == "nf4" and "8.0 B" in answer["card"]
     draft = json.loads((tab.context.workspace.root / "draft.json").read_text(encoding="utf-8"))
     assert draft["model"]["source"] == "org/new"

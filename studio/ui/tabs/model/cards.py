@@ -7,8 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from studio.core.facts import ModelFacts
 from studio.core.i18n import literal
-from studio.services.model_fit import JUDGED_TOKENS, name_method
+from studio.services.model_fit import JUDGED_TOKENS, count_active, name_method
 from studio.services.model_library import FoundModel
 from studio.ui.cards import note_card
 from studio.ui.quantities import count_words, size_words
@@ -106,6 +107,7 @@ def _rows(model: FoundModel, say: Say) -> list[tuple[str, str]]:
     rows = [
         (say("ui.model.family"), facts.family),
         (say("ui.model.parameters"), count_words(facts.parameters)),
+        (say("ui.model.active"), _active_words(facts)),
         (say("ui.model.size"), size_words(model.weight_bytes)),
         (say("ui.model.licence"), name_licence(model.licence)),
         (say("ui.model.dtype"), stored),
@@ -116,6 +118,11 @@ def _rows(model: FoundModel, say: Say) -> list[tuple[str, str]]:
     if model.here:
         rows.append((say("ui.model.template"), say("ui.yes" if facts.has_chat_template else "ui.no")))
     return [(name, value) for name, value in rows if value]
+
+
+def _active_words(facts: ModelFacts) -> str:
+    active = count_active(facts)
+    return count_words(active) if active < facts.parameters else ""
 
 
 def name_licence(licence: str) -> str:
