@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.i18n import Text, text
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, keeps_by
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
@@ -72,6 +72,10 @@ class Hooks:
     recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
     """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
     micro-batch was halved in `state`), so do it again; False: the error ends the run."""
+    score: Callable[[], Mapping[str, float]] = dict
+    """Called at each evaluation: metrics of the answers to held-out rows, where the best is kept by one."""
+    keep_best: Callable[[], None] = lambda: None
+    """Called after an evaluation that is the best so far."""
     sample: Callable[[], None] = lambda: None
     """Called after each evaluation: writes sample answers."""
     stepped: Callable[[], None] = lambda: None
@@ -119,6 +123,8 @@ class Trainer:
         self.train_examples, self.validation = map(step.objective.view, (train, validation))
         self.recipe = recipe
         self.spec = recipe.optim
+        self.keeps = keeps_by(recipe.run)
+        """What the best state is kept by: loss, the name of a metric, or last where none is kept."""
         self.device = device
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.batch_size, recipe.seed)
@@ -129,6 +135,8 @@ class Trainer:
         self.state = TrainState(micro_batch=micro_batch or self.spec.batch_size)
         self.evaluation_batch = self.state.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
+        self.saved_best_step = 0
+        """The best step that the last checkpoint speaks of."""
         self._drawn: tuple[int, list[Example]] = (-1, [])
         self.trained = [*step.decayed, *step.undecayed, *step.beside, *step.beside_undecayed]
         self.kind = [optimizer, dtype, step.kind]
@@ -188,6 +196,7 @@ class Trainer:
         self.hooks.beat("save", self.state.step, 0)
         size_bytes = retry_with_memory(lambda: self.hooks.save(self.state), self.tell_save_freed)
         self._saved_step, self._saved_s = self.state.step, time.monotonic()
+        self.saved_best_step = self.state.best_step
         self.hooks.emit(CheckpointSaved(step=self.state.step, size_bytes=size_bytes))
 
     def _take_step(self) -> None:
@@ -386,16 +395,25 @@ class Trainer:
         generators = read_generators()
         loss, metrics = self.evaluate()
         write_generators(generators)
+        scored = self.hooks.score()
         if self.hooks.should_stop():
             return
         state = self.state
         state.last_eval, state.evaluated = loss, state.step
-        self.hooks.emit(EvalLogged(step=state.step, loss=loss, metrics=metrics))
-        if loss < state.best_eval:
-            state.best_eval, state.evals_without_gain = loss, 0
+        self.hooks.emit(EvalLogged(step=state.step, loss=loss, metrics={**metrics, **scored}))
+        value = -scored[self.keeps] if self.keeps in scored else loss
+        if value < state.best_eval:
+            state.best_eval, state.evals_without_gain = value, 0
+            state.best_step, state.best_loss = state.step, loss
+            self.hooks.keep_best()
         else:
             state.evals_without_gain += 1
         self.hooks.sample()
+
+    def evaluate_end(self) -> None:
+        """Evaluate the last step, where it was not yet; the best may be that one."""
+        if self.validation and self.state.evaluated != self.state.step:
+            self._evaluate()
 
     def state_data(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""
@@ -413,4 +431,5 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(data["scaler"])
         self.state = TrainState(**data["state"])
+        self.saved_best_step = self.state.best_step
         write_generators(data["generators"])

@@ -27,9 +27,9 @@ from studio.services.evaluation_result import (
     Contender,
     EvaluationResult,
     EvaluationWish,
+    choose_metrics,
     compare_sides,
     measure_side,
-    suggest_metrics,
 )
 from studio.services.partners import find_partner
 
@@ -104,7 +104,7 @@ class Evaluations:
 
         Raises StudioError, also while a run trains or another process evaluates the same; OSError.
         """
-        metrics = wish.metrics or suggest_metrics(questions, judged=wish.judge is not None)
+        metrics = wish.metrics or choose_metrics(questions, judged=wish.judge is not None)
         sides, whole = [], True
         with ExitStack() as exits:
             exits.enter_context(self._hold())
