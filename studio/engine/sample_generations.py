@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from studio.core.events import SampleWritten, Warned
 from studio.core.i18n import text
 from studio.data.sequence_packing import Example
+from studio.engine.held_out_rows import say_prompt
 from studio.engine.trainer import Trainer
 from studio.engine.training_answers import TrainingAnswers
 
@@ -23,8 +23,6 @@ PROMPT_TOKENS = 512
 """Of a longer prompt the end is kept: that is what the answer follows."""
 LOOKED_AT = 64
 """Rows looked at in search of distinct prompts."""
-ROLE = re.compile(r"^(?:system|user|human|assistant|model|bot)\s*(?:\n|$)", re.IGNORECASE)
-"""What templates write before a turn, beside their markers."""
 TEXT_SHARE = 0.25
 """Of a text without question and answer, the beginning that the model is to go on with."""
 
@@ -88,20 +86,12 @@ class Samples:
             self.trainer.hooks.emit(
                 SampleWritten(
                     step=step,
-                    prompt=self._ask(prompt),
+                    prompt=say_prompt(self.tokenizer, prompt),
                     answer=answer,
                     expected=self.answers.say(expected),
                     base=before,
                 )
             )
-
-    def _ask(self, ids: Sequence[int]) -> str:
-        """The prompt as a person would say it: without a template's markers and names of roles."""
-        specials, parts = set(self.tokenizer.all_special_ids), [[]]
-        for id in ids:
-            parts.append([]) if id in specials else parts[-1].append(id)
-        said = [ROLE.sub("", self.tokenizer.decode(part).strip()).strip() for part in parts]
-        return "\n".join(words for words in said if words)
 
     def _answer(self, *, base: bool) -> list[str]:
         """Return the greedy answers to all prompts, none when the end was asked for or memory ran out."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from studio.core.events import (
     EvalLogged,
     MemoryFreed,
     PhaseStarted,
-    RunEvent,
     StepLogged,
     Warned,
 )
@@ -42,6 +41,7 @@ from studio.engine.save_interval import is_save_due
 from studio.engine.scoring import add_measured
 from studio.engine.train_state import TrainState
 from studio.engine.train_step import Step, read_metrics
+from studio.engine.trainer_hooks import Hooks
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -57,32 +57,6 @@ class NonFinite(Exception):
 
 class StepAbandoned(Exception):
     """The end was asked for in the middle of a step's window, of which nothing was applied yet."""
-
-
-@dataclass(slots=True)
-class Hooks:
-    """What the loop tells and asks: all calls come from the engine's thread."""
-
-    emit: Callable[[RunEvent], None]
-    should_stop: Callable[[], bool]
-    save: Callable[[TrainState], int]
-    """Writes a checkpoint and returns its size in bytes."""
-    beat: Callable[[str, int, int], None] = lambda phase, step, micro: None
-    """Called with phase, step and micro-batch number each micro-batch: the supervisor's heartbeat."""
-    recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
-    """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
-    micro-batch was halved in `state`), so do it again; False: the error ends the run."""
-    score: Callable[[], Mapping[str, float]] = dict
-    """Called at each evaluation: metrics of the answers to held-out rows, where the best is kept by one."""
-    keep_best: Callable[[], None] = lambda: None
-    """Called after an evaluation that is the best so far."""
-    sample: Callable[[], None] = lambda: None
-    """Called after each evaluation: writes sample answers."""
-    stepped: Callable[[], None] = lambda: None
-    """Called after each step, before an evaluation: what could wait for the first one."""
-    should_pause: Callable[[], bool] = lambda: False
-    should_save: Callable[[], bool] = lambda: True
-    """False: what is stopped now is thrown away, so no checkpoint is written."""
 
 
 @dataclass(slots=True)

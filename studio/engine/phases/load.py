@@ -26,7 +26,8 @@ from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
 from studio.engine.train_state import TrainState
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from studio.machine.cards import name_card
 from studio.models.adapt import LITTLE_REACH, measure_reach, trained_state, unwrap
 from studio.models.load import Loaded

@@ -20,7 +20,7 @@ from studio.ui.quantities import size_words
 from studio.ui.shell.html_events import read_said
 from studio.ui.tabs.chat.cards import said_words, state_card, talk_card
 from studio.ui.tabs.chat.components import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
-from studio.ui.tabs.chat.eval_file import QuestionFile
+from studio.ui.tabs.chat.evaluate import EvaluateView
 
 BOTH = ("base", "tuned")
 NOTHING = [gr.skip()] * 8
@@ -53,7 +53,7 @@ class ChatTab(ChatParts):
             with gr.Tab(say("ui.chat.settings"), id="settings", elem_id="chat-tab-settings"):
                 self.make_settings()
             with gr.Tab(say("ui.chat.tab.test"), id="test", elem_id="chat-tab-test"):
-                self.questions = QuestionFile(context)
+                self.questions = EvaluateView(context)
 
     def bind(self, tab: gr.Tab) -> None:
         """Bind every handler; opening the tab looks for runs, and shows the last talk."""
@@ -103,7 +103,7 @@ class ChatTab(ChatParts):
             [self.state, self.input],
             trigger_mode="multiple",
         )
-        self.questions.bind(tab, [self.run, self.place, self.sides, self.system], self.voice, self.file)
+        self.questions.bind(tab, [self.run, self.place, self.system], self.voice, self.file)
 
     # Whom to talk to ----------------------------------------------------------------------------------------
 
