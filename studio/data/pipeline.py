@@ -217,6 +217,10 @@ def _tokenise(
     found.cutting = _make_cutting(found)
     found.filtered.update(found.cutting.dropped)
     found.problems.join(found.cutting.problems)
+    if found.method in COMPARING:
+        from studio.data.pair_checks import check_answers
+
+        found.problems.join(check_answers(found.converted, tokens, found.cutting.examples.chosen, split))
     found.notes = count_notes(tokens, found.cutting.examples.chosen)
 
 
