@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
 from studio.core.i18n import Text, literal, text
@@ -47,7 +46,7 @@ def plan(
     `rows`: how long they are, where the data has been read; else all count as long as the recipe lets them be.
     """
     if rows is not None:
-        most = math.ceil(rows.longest_tokens / count_sequences(recipe))
+        most = -(-rows.longest_tokens // count_sequences(recipe))
         recipe = change_recipe(recipe, {"data.max_length": min(most, recipe.data.max_length)})
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
