@@ -135,6 +135,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
+    option(export, "--type", "gguf_type", metavar="TYPE", default="q4_k_m")
     option(export, "--folder", metavar="DIR")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")
