@@ -55,7 +55,7 @@ BROAD_EXCEPT = {
     "studio/services/worker.py": "the Future carries it to whoever asked",
     "studio/machine/probes/call_timeout.py": "raised again in the thread that asked",
     "studio/services/runs.py": "a failure that the engine itself could not tell becomes one that it can",
-    "studio/services/chat_service.py": "raised again in the thread that asked",
+    "studio/services/answer_queue.py": "raised again in the threads that asked",
     "studio/ui/shell/blocks.py": "raised again, without a traceback when there were many",
     "studio/ui/context.py": "raised again as a message",
 }

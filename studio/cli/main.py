@@ -154,6 +154,8 @@ COMMANDS: dict[str, Command] = {
     "explain": _later("studio.cli.explain", "explain"),
     "runs": _later("studio.cli.runs", "runs"),
     "chat": _later("studio.cli.chat", "chat"),
+    "eval": _later("studio.cli.eval", "evaluate"),
+    "serve": _later("studio.cli.serve", "serve"),
     "export": _later("studio.cli.export", "export"),
     "wsl": _later("studio.cli.wsl", "run_wsl"),
     "bench": _later("studio.cli.bench", "bench"),

@@ -18,8 +18,21 @@ RENAMED = {
 """Path in a recipe of earlier versions -> its name of today; the first recipes of version 2 had the old ones, too."""
 
 
+USUAL_RATE = 2e-4
+"""The learning rate that nobody set: an objective that compares answers has a usual one of its own."""
 USUAL_SHARE, SHARED_ROWS = 0.05, 100
 """The validation share that nobody set, and from how many rows on it sets some aside: five tell little already."""
+
+
+COMPARISONS: dict[str, tuple[str, ...]] = {
+    "dpo": ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down", "sigmoid_norm"),
+    "simpo": (),
+    "cpo": ("sigmoid", "ipo", "hinge"),
+    "orpo": (),
+    "kto": ("apo_zero_unpaired",),
+}
+"""Objective -> the losses by which it compares answers, beside its own."""
+OBJECTIVES = ("auto", "sft", "pretrain", "weighted_sft", *COMPARISONS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +129,9 @@ class AdapterSpec:
 class OptimSpec:
     """How big the corrections are, over how many examples each, and for how long."""
 
-    learning_rate: float = knob(2e-4, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4))
+    learning_rate: float = knob(
+        USUAL_RATE, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4)
+    )
     modules_rate: float = knob(0.1, unit="share", minimum=0.0, maximum=10.0, useful=(0.02, 0.1, 0.5, 1))
     epochs: float = knob(
         3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic", time="more", useful=(1, 2, 3, 5)
@@ -138,6 +153,23 @@ class OptimSpec:
     beta1: float = knob(0.9, minimum=0.0, maximum=0.9999)
     beta2: float = knob(0.999, minimum=0.0, maximum=0.99999)
     epsilon: float = knob(1e-8, minimum=0.0, maximum=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreferenceSpec:
+    """How better and worse answers are compared; read by the objectives that do."""
+
+    loss: str = knob(
+        "auto",
+        choices=("auto", *dict.fromkeys(one for of in COMPARISONS.values() for one in of)),
+        level="common",
+    )
+    beta: float = knob(0.0, minimum=0.0, maximum=100.0, level="common", useful=(0.05, 0.1, 0.3, 0.5))
+    gamma: float = knob(0.5, minimum=0.0, maximum=10.0, useful=(0.5, 1.0, 1.5))
+    label_smoothing: float = knob(0.0, unit="share", minimum=0.0, maximum=0.49, useful=(0.0, 0.1, 0.2))
+    nll_weight: float = knob(0.0, minimum=0.0, maximum=100.0, level="common", useful=(0.0, 0.2, 1.0))
+    good_weight: float = knob(0.0, minimum=0.0, maximum=1000.0)
+    bad_weight: float = knob(0.0, minimum=0.0, maximum=1000.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,10 +196,11 @@ class Recipe:
     version: int = RECIPE_VERSION
     name: str = knob("", level="common")
     seed: int = knob(42, minimum=0, maximum=2**31 - 1)
-    objective: str = knob("auto", choices=("auto", "sft", "pretrain", "weighted_sft"), level="common")
+    objective: str = knob("auto", choices=OBJECTIVES, level="common")
     model: ModelChoice
     data: DatasetSpec
     adapter: AdapterSpec = field(default_factory=AdapterSpec)
+    preference: PreferenceSpec = field(default_factory=PreferenceSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
     run: RunSpec = field(default_factory=RunSpec)
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 Kind = Literal["chat", "completion", "text", "preference", "kto", "rl", "vision", "tokens"]
-TRAINABLE: tuple[Kind, ...] = ("chat", "completion", "text", "tokens")
-"""The kinds that the studio's methods learn from today; the others are understood, checked and shown."""
+TRAINABLE: tuple[Kind, ...] = ("chat", "completion", "text", "tokens", "preference", "kto")
+"""The kinds that the studio's objectives learn from today; the others are understood, checked and shown."""
 
 
 class ToolCall(NamedTuple):

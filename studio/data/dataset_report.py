@@ -234,16 +234,14 @@ def list_examples(found: Gathered, rows: int) -> list[PreviewRow]:
     for place in dict.fromkeys(found.cutting.examples.chosen[:rows].tolist()):
         row = int(found.tokens.rows[place])
         conversation = dress(shards[row], found.spec)
-        ids, trained = found.tokens.example(place)
         with Deadline() as deadline:
             deadline.begin(_place(found, row)[1])
-            words = found.renderer.lay_out(conversation).text
-        rendered = Rendered(
-            token_ids=ids, trained=trained, weights=found.tokens.weights_of(place), text=words, cut=False
-        )
-        shown.append(
-            show_rendered(conversation, rendered, found.renderer.tokenizer, limit, *_place(found, row))
-        )
+            words = [found.renderer.lay_out(side).text for side in conversation.sides]
+        sides = [
+            Rendered(token_ids=ids, trained=trained, weights=weights, text=one, cut=False)
+            for one, (ids, trained, weights) in zip(words, found.tokens.sides_of(place), strict=True)
+        ]
+        shown.append(show_rendered(conversation, sides, found.renderer.tokenizer, limit, *_place(found, row)))
     return shown
 
 

@@ -53,7 +53,16 @@ from studio.data.ranking import (
     is_test,
     may_answer,
 )
-from studio.data.related_names import OLD, RENEWED, are_twins, hints, is_half, is_language, is_renewed
+from studio.data.related_names import (
+    OLD,
+    RENEWED,
+    are_sides,
+    are_twins,
+    hints,
+    is_half,
+    is_language,
+    is_renewed,
+)
 from studio.data.unused_columns import ORDERS
 from studio.data.whole_examples import REVIEWED, is_part
 
@@ -210,7 +219,7 @@ def _weigh_pair(
     if not _is_written(answer) and any(holds_turns(row.get(asked)) for row in rows[:LOOKED_AT]):
         return None  # who asks in turns says what answers them
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
-    if {*part_name(asked)} ^ {*part_name(learned)} == {"good", "bad"}:
+    if are_sides(asked, learned):
         return None  # compared, perhaps
     if heads_document(learned, [one for one in known.values() if one.name != learned]):
         return None

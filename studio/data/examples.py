@@ -51,12 +51,18 @@ class Examples(LazySequence):
             trained,
             (second, stop - second) if second else (stop - start,),
             None if weights is None else weights[start:stop],
+            label=self.tokens.label_of(int(self.chosen[i])),
         )
 
     @property
     def documents(self) -> np.ndarray:
         """int64 [examples]"""
         return 1 + (self.tokens.seconds[self.chosen] > 0)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int8 [examples]: 1 for a good answer, 0 for a bad one, -1 where the data do not say."""
+        return self.tokens.labels[self.chosen]
 
     def pick(self, places: np.ndarray) -> Examples:
         """Return the examples at `places`, in that order."""
@@ -99,6 +105,11 @@ class JoinedExamples(LazySequence):
     def documents(self) -> np.ndarray:
         """int64 [examples]"""
         return self._gather("documents")
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [examples]: as Examples.labels"""
+        return self._gather("labels")
 
     def pick(self, places: np.ndarray) -> JoinedExamples:
         """Return the examples at `places`, in that order."""
@@ -147,8 +158,13 @@ class Cutting:
             self.examples = Examples(tokens, rows, np.zeros_like(rows), lengths)
             self.used = len(rows)
             return
-        unfit = lengths > limit if too_long == "drop" else (lengths > limit) & (tokens.seconds[rows] > 0)
-        rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, RowCode.CUT)  # a pair is never cut
+        # Neither a pair is cut nor an answer with a label: without its end it is another one than was judged.
+        whole = (tokens.seconds[rows] > 0) | (tokens.labels[rows] >= 0)
+        unfit = (tokens.longest_sides[rows] > limit) & (whole | (too_long == "drop"))
+        rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, RowCode.CUT)
+        if whole.any():
+            self.examples, self.used = Examples(tokens, rows, np.zeros_like(rows), lengths), len(rows)
+            return
         if too_long == "split" and (lengths > limit).any() and _is_plain(converted):
             self.examples = self._split_rows(rows, limit, rates)
             self.used = len(rows)

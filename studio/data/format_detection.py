@@ -23,7 +23,7 @@ from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.answer_lists import holds_parts, open_list
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
-from studio.data.formats.choices import find_series
+from studio.data.formats.choices import find_series, read_flags
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.message_parsing import holds_turns
@@ -370,7 +370,10 @@ def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
         several = [
             cell
             for cell in lists
-            if isinstance(cell, (list, tuple)) and len(cell) > 1 and not holds_turns(cell)
+            if isinstance(cell, (list, tuple))
+            and len(cell) > 1
+            and not holds_turns(cell)
+            and not read_flags(cell, len(cell))
         ]
         if several:
             kind = "joined" if holds_parts(several[0], name) else "picked"

@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 REFUSED_SHARE = 0.05
 """Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""
 UNCLEAR_RULE = "format_unclear"
-PAIRED: tuple[str, ...] = ()
-"""Methods that learn from two answers to a question, and from nothing else."""
-UNTRAINED = tuple(
-    name
-    for name in ("preference", "kto", "rl", "vision")
-    if name not in TRAINABLE + ("preference",) * bool(PAIRED)
-)
-"""Formats (named as the kind of their rows) that no method learns from."""
+LEARNS: dict[str, tuple[str, ...]] = {
+    "text": ("pretrain",),
+    "preference": ("dpo", "simpo", "cpo", "orpo"),
+    "kto": ("kto",),
+}
+"""Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
+COMPARING = (*LEARNS["preference"], *LEARNS["kto"])
+"""Objectives that learn from formats of their own, and from nothing else."""
+UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
+"""Formats (named as the kind of their rows) that no objective learns from."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,14 +152,12 @@ def gather(
     )
     found.filtered.update(found.selection.filtered)
     if tokenizer is not None and is_trainable(converted.understanding):
-        if (kind in PAIRED) != (converted.understanding.format.name == "preference"):
-            raise refuse_kind(converted.understanding.format.name)
+        refuse_objective(kind, converted.understanding.format.name)
         from studio.data.render import Renderer
 
-        train_on = "everything" if kind == "pretrain" else "last_answer" if kind in PAIRED else spec.train_on
         found.renderer = Renderer(
             tokenizer,
-            train_on,
+            choose_learned(kind, spec),
             spec.template,
             reasoning=spec.reasoning,
             vocab_size=vocabulary or None,
@@ -264,8 +264,28 @@ def choose_method(method: str, understanding: Understanding) -> str:
     """Return `method`; for `auto` what suits the format."""
     if method != "auto" or understanding.format is None:
         return method
-    fitting = {"text": "pretrain"} | dict.fromkeys(("preference",) * bool(PAIRED), *PAIRED[:1])
-    return fitting.get(understanding.format.name, "sft")
+    return LEARNS.get(understanding.format.name, ("sft",))[0]
+
+
+def choose_learned(method: str, spec: DatasetSpec) -> str:
+    """Return which turns are learned: those that the recipe says, or those that the objective is about."""
+    if method in COMPARING:
+        return "last_answer" if method in LEARNS["kto"] else "answers"
+    return "everything" if method == "pretrain" else spec.train_on
+
+
+def refuse_objective(method: str, format: str) -> None:
+    """Raise StudioError where the objective learns from another kind of rows than these."""
+    wanted = next((name for name, methods in LEARNS.items() if method in methods and name != "text"), "")
+    if format == wanted or (not wanted and format not in ("preference", "kto")):
+        return
+    values = {
+        "objective": text(f"knob.objective.choice.{method}"),
+        "fitting": text(f"knob.objective.choice.{LEARNS.get(format, ('sft',))[0]}"),
+        "rows": text(f"data.rows.{format if format in LEARNS else 'chats'}"),
+        "wanted": text(f"data.rows.{wanted or 'chats'}"),
+    }
+    raise StudioError(*(text(f"data.kind.other_objective{part}", **values) for part in ("", ".why", ".fix")))
 
 
 def is_trainable(understanding: Understanding) -> bool:

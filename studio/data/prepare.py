@@ -21,6 +21,7 @@ from studio.core.recipe import DatasetSpec, share_held_out
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.pipeline import (
+    LEARNS,
     Gathered,
     choose_method,
     gather,
@@ -35,7 +36,7 @@ from studio.data.pipeline import (
     tell_split,
     validation_of,
 )
-from studio.data.sequence_packing import Example, join_blocks, pack
+from studio.data.sequence_packing import Example, count_labels, join_blocks, pack
 from studio.data.source import open_source
 from studio.data.split import choose_validation
 from studio.data.transforms import list_evaluation
@@ -52,7 +53,7 @@ class PreparedData:
     validation: Sequence[Example]
     facts: DataFacts
     method: str
-    """`sft` or `pretrain`."""
+    """The objective: the recipe's, or what `auto` chose by the data."""
     warnings: tuple[Text, ...] = ()
     """What a person should know before it is learned: rows left out, a template that does not fit."""
     keeps: Any = None
@@ -72,7 +73,7 @@ def prepare(
 ) -> PreparedData:
     """Return the examples of a run and the facts about its data set.
 
-    `method`: `auto`, `sft` or `pretrain`; `seed` decides which examples of equal length are packed together. `cache`:
+    `method`: the recipe's objective; `seed` decides which examples of equal length are packed together. `cache`:
     where converted rows and tokens are kept for the next time; None: nowhere. `vocabulary`: token ids that the model
     knows; None: those of the tokenizer.
     Raises StudioError: unreadable, a question open, a kind that no method learns from, no chat template where one is
@@ -138,6 +139,9 @@ def prepare(
     if not len(train):
         raise refuse_nothing(sources[0])
 
+    if method in LEARNS["kto"] and not all(count_labels(train)):
+        raise StudioError(*(text(f"data.prepare.one_label{part}") for part in ("", ".why", ".fix")))
+
     facts = collect_facts(sources, notes)
     # Of the rows that are counted, some may be set apart; those of a split or file of its own are not counted.
     counted = (
@@ -150,8 +154,10 @@ def prepare(
         train, validation = blocks
     else:
         trained = sum(part.count_trained() for part in counted)
-        if spec.fill:
-            train = pack(train.pick(np.random.default_rng(seed).permutation(len(train))), spec.max_length)
+        if spec.fill and method not in LEARNS["kto"]:  # a label is of one answer
+            sides = int(train.documents.max(initial=1))
+            shuffled = train.pick(np.random.default_rng(seed).permutation(len(train)))
+            train = pack(shuffled, sides * spec.max_length)
     if not len(train):
         raise refuse_nothing(sources[0])
     facts = dataclasses.replace(facts, tokens=tokens, trained_tokens=trained)

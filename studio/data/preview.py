@@ -18,7 +18,7 @@ from studio.data.convert import understand_source
 from studio.data.deadline import Deadline
 from studio.data.forecast import forecast
 from studio.data.open_question import Question
-from studio.data.pipeline import choose_method, is_trainable, refuse_unclear
+from studio.data.pipeline import choose_learned, choose_method, is_trainable, refuse_unclear
 from studio.data.problems import Problems
 from studio.data.row import Row, RowError, RowProblem
 from studio.data.sampling import SAMPLE_ROWS
@@ -56,7 +56,10 @@ class PreviewRow:
     cut: bool
     row: int = 0
     length: int = 0
-    """Tokens before the cut."""
+    """Tokens before the cut; of a pair those of the longer side."""
+    rejected_text: str = ""
+    rejected_tokens: tuple[TokenView, ...] = ()
+    """The other side of a pair, whose better one stands in `text` and `tokens`."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -67,8 +70,13 @@ class PreviewRow:
         """Return the entry of a report: messages as chat templates take them, text, tokens, and what else there is."""
         found = self.conversation.to_dict()
         more = {name: value for name, value in found.items() if name in MORE}
-        tokens = [{"id": one.id, "text": one.text, "trained": one.trained} for one in self.tokens]
+        tokens, rejected = (
+            [{"id": one.id, "text": one.text, "trained": one.trained} for one in side]
+            for side in (self.tokens, self.rejected_tokens)
+        )
         known = {"messages": found.get("messages", []), "text": self.text, "tokens": tokens}
+        if rejected:
+            known |= {"rejected_text": self.rejected_text, "rejected_tokens": rejected}
         return known | {"line": self.line, "row": self.row, "cut": self.cut, "length": self.length} | more
 
 
@@ -131,7 +139,7 @@ def preview(
 
             renderer = Renderer(
                 tokenizer,
-                "everything" if method == "pretrain" else spec.train_on,
+                choose_learned(method, spec),
                 spec.template,
                 reasoning=spec.reasoning,
                 vocab_size=vocabulary or None,
@@ -202,8 +210,8 @@ def show_rows(
                 conversation = dress(conversation, spec)
                 with Deadline() as deadline:
                     deadline.begin(row.row)
-                    layout = renderer.lay_out(conversation)
-                rendered = renderer.tokenize([layout], None)[0]
+                    layouts = [renderer.lay_out(side) for side in conversation.sides]
+                rendered = renderer.tokenize(layouts, None)
         except RowError as error:
             problem = RowProblem(
                 code=error.code, message=error.message, line=row.line, row=row.row, file=name
@@ -227,26 +235,37 @@ def show_plain(conversation: Conversation, line: int, row: int) -> PreviewRow:
 
 
 def show_rendered(
-    conversation: Conversation, rendered: Rendered, tokenizer: Any, limit: int | None, line: int, row: int
+    conversation: Conversation,
+    sides: Sequence[Rendered],
+    tokenizer: Any,
+    limit: int | None,
+    line: int,
+    row: int,
 ) -> PreviewRow:
-    """Return an example with its first TOKENS_SHOWN tokens up to `limit`."""
-    shown = min(TOKENS_SHOWN, limit or TOKENS_SHOWN)
-    ids = np.asarray(rendered.token_ids[:shown]).tolist()
-    words = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False) if ids else []
-    trained = np.asarray(rendered.trained[:shown]).tolist()
-    tokens = tuple(
-        TokenView(id=one, text=word, trained=learned)
-        for one, word, learned in zip(ids, words, trained, strict=True)
-    )
-    length = len(rendered.token_ids)
+    """Return an example, of one sequence or of a pair, with the first TOKENS_SHOWN tokens of each up to `limit`."""
+    first, *others = sides
+    length = max(len(side.token_ids) for side in sides)
     return PreviewRow(
         line=line,
         row=row,
         conversation=conversation,
-        text=rendered.text,
-        tokens=tokens,
+        text=first.text,
+        tokens=_view(first, tokenizer, limit),
         cut=limit is not None and length > limit,
         length=length,
+        rejected_text=others[0].text if others else "",
+        rejected_tokens=_view(others[0], tokenizer, limit) if others else (),
+    )
+
+
+def _view(rendered: Rendered, tokenizer: Any, limit: int | None) -> tuple[TokenView, ...]:
+    shown = min(TOKENS_SHOWN, limit or TOKENS_SHOWN)
+    ids = np.asarray(rendered.token_ids[:shown]).tolist()
+    words = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False) if ids else []
+    trained = np.asarray(rendered.trained[:shown]).tolist()
+    return tuple(
+        TokenView(id=one, text=word, trained=learned)
+        for one, word, learned in zip(ids, words, trained, strict=True)
     )
 
 

@@ -36,6 +36,11 @@ LANGUAGE_NAMES = frozenset(
 """Names of languages."""
 HALVES = (("prefix", "suffix"), ("before", "after"), ("left", "right"), ("pre", "post"))
 """What stands before a gap, and behind it."""
+COMPARED = tuple(
+    ({one}, {other})
+    for one, other in ("good bad".split(), "a b".split(), "1 2".split(), "left right".split())
+)
+"""Words by which the names of two compared things differ."""
 TWIN = re.compile(r"(.*?[^\W_]{2,}?|[a-z](?=_?\d))_?(\d|[a-dA-D])")
 """The name of one of several of a kind: `sentence1`, `text_b`, `q2`."""
 
@@ -59,6 +64,12 @@ def are_twins(name: str, other: str) -> bool:
     # `#1 String` and `#2 String`
     front = [re.fullmatch(r"\W*(\d)\W+([^\d]{3,})", each) for each in (name, other)]
     return bool(front[0] and front[1]) and front[0][2] == front[1][2] and front[0][1] != front[1][1]
+
+
+def are_sides(name: str, other: str) -> bool:
+    """Return whether two column names say which of two compared things each is: `A` and `B`, `left_text`, `good`."""
+    one, two = {*part_name(name)}, {*part_name(other)}
+    return (one - two, two - one) in COMPARED or (two - one, one - two) in COMPARED
 
 
 def is_renewed(name: str, other: str) -> bool:

@@ -7,8 +7,9 @@ over.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,14 @@ class Renderer:
         messages = (*conversation.messages, *conversation.chosen)
         self._refuse_control(messages, conversation.tools)
         if self._masks:
-            return self._lay_out_chat(messages, conversation.tools)
+            # Of a pair the answer is all that follows the turns that both sides share.
+            first = len(conversation.messages) if conversation.chosen else 0
+            return self._lay_out_chat(messages, conversation.tools, first)
         if kind == "completion":
             return self._join_completion(messages)
         raise refuse_missing(self.added)
 
-    def _lay_out_chat(self, messages: Sequence[Message], tools: Tools) -> Layout:
+    def _lay_out_chat(self, messages: Sequence[Message], tools: Tools, first: int = 0) -> Layout:
         mask = self._masks.get(bool(tools)) or next(iter(self._masks.values()))
         messages, thoughts_lost = mask.writer.settle(messages)
         full = mask.template.render(mask.writer.write(messages), tools)
@@ -197,7 +200,7 @@ class Renderer:
             if any(message.weight not in (0, 1) for message in messages):
                 notes = (*notes, "weights_lost")
             return Layout(text=full, trained=((0, len(full)),), notes=notes)
-        wanted = [i for i in sorted(spans) if messages[i].learned]
+        wanted = [i for i in sorted(spans) if messages[i].learned and i >= first]
         wanted = wanted[-1:] if self.train_on == "last_answer" else wanted
         trained = [spans[i] for i in wanted]
         if wanted and wanted[-1] == len(messages) - 1:
@@ -326,6 +329,26 @@ class Renderer:
                 weights = np.asarray(layout.weights, dtype=np.float32) if layout.weights else None
                 results[i] = _cut(layout, layout.token_ids, layout.mask.copy(), weights, max_length)
         return results
+
+
+def tokenize_rows(renderer: Renderer, layouts: Sequence[Sequence[Layout]]) -> list[tuple[Rendered, int]]:
+    """Return each row, its sequences behind each other, and where its second one begins (0: it has none).
+
+    Raises RowError SAME_ANSWERS where both are the same tokens, though not the same words.
+    """
+    flat = iter(renderer.tokenize([one for sides in layouts for one in sides], None))
+    rows = []
+    for sides in layouts:
+        first, *more = itertools.islice(flat, len(sides))
+        if more and np.array_equal(first.token_ids, more[0].token_ids):
+            raise RowError(RowCode.SAME_ANSWERS, text("data.row.pair_same_tokens"))
+        rows.append((replace(
+            first,
+            token_ids=np.concatenate([one.token_ids for one in (first, *more)]),
+            trained=np.concatenate([one.trained for one in (first, *more)]),
+            weights=None,
+        ), len(first.token_ids)) if more else (first, 0))  # fmt: skip
+    return rows
 
 
 def _cut(

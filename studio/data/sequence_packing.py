@@ -29,6 +29,14 @@ class Example:
     """float32 [tokens]: how much each trained token counts; None: each once."""
     reference: np.ndarray | None = None
     """float32 [tokens]: log-probability of each trained token by the model before it was trained, where asked for."""
+    label: bool | None = None
+    """Whether its answer is a good one, where the data say so."""
+    answers: np.ndarray | None = None
+    """bool [tokens]: which trained tokens are of answers, where an objective learns prompts, too; None: all."""
+    companion: Example | None = None
+    """A sequence that an objective scores beside this one."""
+    window: float | None = None
+    """What an objective measured of the whole step that this example is in."""
 
 
 def position_ids(lengths: Sequence[int]) -> np.ndarray:
@@ -145,6 +153,8 @@ def cut_example(example: Example, most: int, trained: np.ndarray) -> Example:
         tuple(length for length in lengths if length),
         weights,
         None if example.reference is None else example.reference[:most],
+        example.label,
+        None if example.answers is None else np.ones(most, dtype=bool),
     )
 
 
@@ -170,6 +180,15 @@ def count_documents(examples: Sequence[Example]) -> np.ndarray:
     """Return int64 [examples]: documents of each."""
     known = getattr(examples, "documents", None)
     return np.asarray([len(one.lengths) for one in examples] if known is None else known, dtype=np.int64)
+
+
+def count_labels(examples: Sequence[Example]) -> tuple[int, int]:
+    """Return how many of `examples` hold a good answer and how many a bad one."""
+    known = getattr(examples, "labels", None)
+    labels = np.asarray(
+        [-1 if one.label is None else one.label for one in examples] if known is None else known
+    )
+    return int((labels == 1).sum()), int((labels == 0).sum())
 
 
 def pack(examples: Sequence[Example], max_length: int) -> Packed:
@@ -239,17 +258,16 @@ def _join(parts: Sequence[Example]) -> Example:
     )
 
 
-def join_values(parts: Sequence[Example], name: str, absent: float) -> np.ndarray | None:
-    """Return `weights` or `reference` of `parts` behind each other, `absent` where one has none; None: none has."""
+def join_values(
+    parts: Sequence[Example], name: str, absent: float, dtype: type = np.float32
+) -> np.ndarray | None:
+    """Return what `parts` have under `name` behind each other, `absent` where one has none; None: none has."""
     values = [getattr(part, name) for part in parts]
     if all(value is None for value in values):
         return None
     pairs = zip(parts, values, strict=True)
     return np.concatenate(
-        [
-            np.full(len(part.token_ids), absent, np.float32) if value is None else value
-            for part, value in pairs
-        ]
+        [np.full(len(part.token_ids), absent, dtype) if value is None else value for part, value in pairs]
     )
 
 

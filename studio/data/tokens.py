@@ -13,7 +13,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,10 @@ from studio.data.deadline import Deadline
 from studio.data.problems import Problems, read_problems
 from studio.data.quarantine import NAME as QUARANTINE
 from studio.data.quarantine import QuarantineWriter, join_quarantine
-from studio.data.render import Layout, Rendered, Renderer
+from studio.data.render import Layout, Rendered, Renderer, tokenize_rows
 from studio.data.row import RowError, RowProblem
 
-VERSION = 3
+VERSION = 4
 BATCH_ROWS = 256
 ONES = 2**20
 """Weights that are written at once where the first row with weights comes late."""
@@ -48,6 +47,7 @@ ARRAYS = {
     "trained_counts": np.int64,
     "notes": np.uint8,
     "seconds": np.int64,
+    "labels": np.int8,
 }
 NOTE_BITS = 8
 """So many kinds of notes (render.Layout) are told apart; the rest is counted under the last."""
@@ -86,6 +86,8 @@ class Tokens:
         """uint8 [n]: bits of `note_names`."""
         self.seconds = self._map("seconds")
         """int64 [n]: where the second sequence of a row begins; 0 where it is one."""
+        self.labels = self._map("labels")
+        """int8 [n]: 1 for a good answer, 0 for a bad one, -1 where the data do not say."""
         self.full_lengths = np.diff(self.edges)
         """int64 [n]: tokens of each row, uncut."""
 
@@ -97,9 +99,25 @@ class Tokens:
         start, stop = int(self.edges[i]), int(self.edges[i + 1])
         return self.ids[start:stop], self.trained[start:stop]
 
+    def sides_of(self, i: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+        """Return (token ids, trained, weights) of each sequence of row `i`, uncut."""
+        (ids, trained), weights, second = self.example(i), self.weights_of(i), int(self.seconds[i])
+        parts = (slice(0, second), slice(second, None)) if second else (slice(None),)
+        return [(ids[part], trained[part], None if weights is None else weights[part]) for part in parts]
+
     def weights_of(self, i: int) -> np.ndarray | None:
         """Return how much each token of row `i` counts, float32; None: each once."""
         return self.weights[int(self.edges[i]) : int(self.edges[i + 1])] if len(self.weights) else None
+
+    @property
+    def longest_sides(self) -> np.ndarray:
+        """int64 [n]: tokens of the longer sequence of each row, which is all of it where it is one."""
+        return np.maximum(self.seconds, self.full_lengths - self.seconds)
+
+    def label_of(self, i: int) -> bool | None:
+        """Return whether the answer of row `i` is a good one; None where the data do not say."""
+        label = int(self.labels[i])
+        return None if label < 0 else bool(label)
 
     def problems_of(self, converted: Converted, rows: np.ndarray, split: str) -> Problems:
         """Return the problems of those of `rows` (int64, refused ones) alone."""
@@ -280,16 +298,16 @@ class TokenWriter:
                 self._refuse(row, conversation, error)
         deadline.rest()
         try:
-            rendered: Sequence[tuple[Rendered, int]] = _tokenize(renderer, layouts)
+            rendered: Sequence[tuple[Rendered, int]] = tokenize_rows(renderer, layouts)
         except RowError:  # of one row: the others are found one by one
             rendered, pairs, kept = [], list(zip(kept, layouts, strict=True)), []
             for (row, conversation), layout in pairs:
                 try:
-                    rendered = [*rendered, *_tokenize(renderer, [layout])]
+                    rendered = [*rendered, *tokenize_rows(renderer, [layout])]
                     kept.append((row, conversation))
                 except RowError as error:
                     self._refuse(row, conversation, error)
-        self._append([row for row, _ in kept], rendered)
+        self._append(kept, rendered)
 
     def close(self, key: str) -> None:
         """Complete the files."""
@@ -314,9 +332,13 @@ class TokenWriter:
                 file.close()
         self._quarantine.release()
 
-    def _append(self, rows: Sequence[int], found: Sequence[tuple[Rendered, int]]) -> None:
-        if not rows:
+    def _append(
+        self, kept: Sequence[tuple[int, Conversation]], found: Sequence[tuple[Rendered, int]]
+    ) -> None:
+        if not kept:
             return
+        rows = [row for row, _ in kept]
+        self._write("labels", [-1 if one.label is None else int(one.label) for _, one in kept])
         rendered = [one for one, _ in found]
         self._write("seconds", [second for _, second in found])
         lengths = np.asarray([len(one.token_ids) for one in rendered], dtype=np.int64)
@@ -362,21 +384,6 @@ class TokenWriter:
         self._quarantine.add(RowProblem(code=error.code, message=error.message, raw=raw, **place))
         self.refused.append(row)
         self._codes.append(error.code)
-
-
-def _tokenize(renderer: Renderer, layouts: Sequence[Sequence[Layout]]) -> list[tuple[Rendered, int]]:
-    """Return each row, its sequences behind each other, and where its second one begins (0: it has none)."""
-    flat = iter(renderer.tokenize([one for sides in layouts for one in sides], None))
-    rows = []
-    for sides in layouts:
-        first, *more = itertools.islice(flat, len(sides))
-        rows.append((replace(
-            first,
-            token_ids=np.concatenate([one.token_ids for one in (first, *more)]),
-            trained=np.concatenate([one.trained for one in (first, *more)]),
-            weights=None,
-        ), len(first.token_ids)) if more else (first, 0))  # fmt: skip
-    return rows
 
 
 def dress(conversation: Conversation, spec: DatasetSpec) -> Conversation:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
+
 ENDS = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
     r"</s>|<s>|<\|eom_id\|>)\s*"
 )
 WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
 """A text that stands as a whole between a tag and its end."""
+
+
+def _foreign(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names in other scripts and with marks, which stand for nothing else in an English text."""
+    return tuple(name.replace("_", " ") for name in names if not name.isascii())
+
+
 USERS = ("human", "user", "instruction", "question", "q", "prompt", "prompter", "customer", "client", "visitor", "usr",
          "frage", "f", "问", "用户", "问题", "指令", "pregunta", "usuario", "nutzer", "benutzer", "kunde",
-         "utilisateur")  # fmt: skip
+         "utilisateur", "ユーザー", "사용자", "пользователь", "المستخدم",
+         *_foreign((*INSTRUCTION, *QUESTIONS)))  # fmt: skip
 MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", "chatgpt", "model", "agent",
           "completion", "antwort", "answers", "reply", "chatbot", "claude", "答", "助手", "回答", "respuesta",
-          "asistente", "assistent", "support", "operator", "advisor")  # fmt: skip
-BESIDE = ("input", "context", "eingabe", "kontext", "输入")
+          "asistente", "assistent", "support", "operator", "advisor", "応答", "アシスタント", "응답", "어시스턴트",
+          "ассистент", "المساعد", *_foreign(ANSWERS))  # fmt: skip
+BESIDE = ("input", "context", "eingabe", "kontext", *_foreign(INPUT))
 SYSTEMS = ("system", "系统")
 WHO = "|".join(
     re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS), key=len, reverse=True)

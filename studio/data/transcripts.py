@@ -307,6 +307,7 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         name
         for name in texts
         if name not in long
+        and 2 * len({str(row.get(name)) for row in rows}) > len(rows)
         and (lengths[name] >= SENTENCE_CHARACTERS or simplify(name) in (*ANSWERS, *INSTRUCTION, *QUESTIONS))
     ]
     if style is None or sum(repeats(name, long, rows) for name in others) > 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
-from studio.data.column_questions import ANSWERING, ask_choice, ask_format
+from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats, resembles
 from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
 from studio.data.formats.cells import Values, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.column_relations import judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
@@ -84,6 +85,8 @@ def find_rest(
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
+    if not {"first", "rated"}.isdisjoint(mapping):
+        rest = [one for one in rest if not judges(one.name)]  # which may tell the better answer
     talks = [mapping[role] for role in TALKS if role in mapping]
     rest = [
         one
@@ -206,6 +209,10 @@ def ask_rest(
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
     answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
+    told = [one.name for one in rest if one.plain and _answers_too(one, answer, rows)]
+    role = next((role for role in ANSWERING if role in mapping and role not in chosen), "")
+    if told and role:
+        return (ask_role(role, [answer, *told], rows),)
     compared = [mapping[role] for role in COMPARED if role in mapping]
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
     used = measure_columns([name for name in mapping.values() if name], rows)
@@ -240,6 +247,18 @@ def ask_rest(
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
+
+
+def _answers_too(one: Column, answer: str, rows: Sequence[Values]) -> bool:
+    """Return whether a text beside an answer may be what is learned instead: the true answer, or feedback on this one.
+
+    Feedback on a piece of work is itself an answer to it, and what a program said is checked against what is true.
+    """
+    if {*part_name(one.name)} & {"feedback", "critique"}:
+        return True
+    learned = measure_columns([answer], rows).get(answer) if answer else None
+    true = hints(one, ("ground_truth", "gt", "gold_answer", "reference_answer", "expected_answer"))
+    return true and learned is not None and learned.is_prose and not hints(learned, EXPECTED)
 
 
 def _is_variant(one: Column, used: Sequence[str], rows: Sequence[Values]) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
-from studio.data.formats.aliases import CHOICES, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, CHOICES, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import part_options
-from studio.data.formats.column_names import simplify
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.row import Row
 
 LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",
@@ -39,7 +39,7 @@ class Lift:
             if row.problem is None:
                 values = {name: cell for name, cell in row.values.items() if name not in self.columns}
                 for column in self.columns:
-                    cell = row.values.get(column)
+                    cell = _open(row.values.get(column))
                     for name, value in cell.items() if isinstance(cell, Mapping) else ((column, cell),):
                         values[name if name not in values else f"{column}.{name}"] = value
                 row = Row(row.line, values, None, row.row, row.offset, row.raw)
@@ -55,6 +55,10 @@ def find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
     ]
     if "inputs" not in map(simplify, found):
         found = [name for name in found if simplify(name) != "outputs"]
+    asking = [name for name in columns if name not in found and _asks(name, rows)]
+    if len(asking) == 1 and not found:
+        # What a labelling service was given, and beside it what people said of it.
+        found = [name for name in columns if name in asking or _wraps_one(name, rows)]
     return Lift(columns=tuple(found)) if found else None
 
 
@@ -65,6 +69,36 @@ def _holds_options(name: str, rows: Sequence[Values]) -> bool:
         isinstance(cell, Mapping)
         and any(simplify(key) in CHOICES and len(part_options(value)) > 1 for key, value in cell.items())
         and any(simplify(key) in (*QUESTIONS, "text", "body") for key in cell)
+        for cell in cells
+    )
+
+
+def _open(cell: object) -> object:
+    """Return the object that a list holds alone, and that an object holds alone; any other cell as it is."""
+    opened = cell[0] if isinstance(cell, (list, tuple)) and len(cell) == 1 else cell
+    if isinstance(opened, Mapping) and len(opened) == 1 and isinstance(next(iter(opened.values())), Mapping):
+        opened = next(iter(opened.values()))
+    return opened if isinstance(opened, Mapping) else cell
+
+
+def _asks(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are objects that hold a question or a task, and several answers to it."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, Mapping)
+        and any(simplify(key) in ("prompt", *QUESTIONS, *INSTRUCTION) for key in cell)
+        and sum(bool({*part_name(key)} & {*ANSWERS}) for key in cell) > 1
+        for cell in cells
+    )
+
+
+def _wraps_one(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether each cell of a column is a list of one object, which holds one object or a few plain values."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    return bool(cells) and all(
+        isinstance(cell, (list, tuple))
+        and isinstance(opened := _open(cell), Mapping)
+        and "role" not in opened
         for cell in cells
     )
 

@@ -186,6 +186,7 @@ def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, 
     wanted = {"weights": join_values(known, "weights", 1.0)} if known else {}
     if objective.needs_reference:
         wanted["reference"] = join_values(examples, "reference", 0.0)
+    wanted["answers"] = join_values(examples, "answers", True, np.bool_)
     if all(values is None for values in wanted.values()) and isinstance(objective, TokenObjective):
         return {}
     trained = [example.trained.copy() for example in examples]
@@ -196,7 +197,23 @@ def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, 
     if not isinstance(objective, TokenObjective):
         lengths = [length for example in examples for length in example.lengths]
         found["counts"] = np.add.reduceat(together, np.cumsum([0, *lengths[:-1]]), dtype=np.int64)
+    if examples[0].label is not None:
+        found["labels"] = np.asarray([example.label for example in examples], dtype=np.bool_)
+    if examples[0].window is not None:
+        found["window"] = np.asarray(examples[0].window, dtype=np.float32)
     return found
+
+
+def part_documents(examples: Sequence[Example]) -> list[Example]:
+    """Return each document of `examples` as an example of its own, in their order."""
+    parts = []
+    for example in examples:
+        start = 0
+        for length in example.lengths:
+            stop = start + length
+            parts.append(Example(example.token_ids[start:stop], example.trained[start:stop], (length,)))
+            start = stop
+    return parts
 
 
 def _weighs(objective: Objective) -> bool:

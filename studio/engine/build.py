@@ -12,7 +12,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
-from studio.engine.objectives import get_objective
+from studio.engine.objectives.objective import Objective
 from studio.engine.rng_state import seed_all
 from studio.engine.stop_tokens import set_ends
 from studio.engine.train_step import Step, StockStep
@@ -78,20 +78,20 @@ def load_fast(
 def make_step(
     loaded: Loaded,
     plan: BackendPlan,
-    objective: str,
+    objective: Objective,
     fast: Fast,
     emit: Callable[[RunEvent], None],
     *,
     packing: bool = True,
 ) -> Step:
-    """Return how micro-batches of the loaded model are computed for the objective of that name."""
-    pad_id, aim = loaded.tokenizer.pad_token_id, get_objective(objective)
+    """Return how micro-batches of the loaded model are computed for `objective`."""
+    pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, objective=aim, pad_id=pad_id, packing=packing)
+        return DecoderStep(fast.decoder, objective=objective, pad_id=pad_id, packing=packing)
     head = LossHead(unwrap(loaded.model))
     if head.note:
         emit(Warned(message=head.note))
     device, dtype = torch.device(plan.device.value), plan.dtype.value
     return StockStep(
-        loaded.model, head.token_losses, objective=aim, dtype=dtype, device=device, pad_id=pad_id
+        loaded.model, head.token_losses, objective=objective, dtype=dtype, device=device, pad_id=pad_id
     )

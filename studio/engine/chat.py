@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2.exceptions import TemplateError
 from peft import PeftModel
 from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
-from studio.core.i18n import Text, literal, text
+from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
-from studio.data.deadline import Deadline
 from studio.data.templates.catalogue import read_choice
 from studio.engine.artifact import load_artifact, save_artifact
+from studio.engine.generation.answer_request import AnswerRequest
 from studio.engine.generation.answerer import Answerer
 from studio.engine.generation.generator import SLOTS
+from studio.engine.generation.prompts import PromptWriter
 from studio.engine.generation.request import Completion, Request, Sampling
-from studio.engine.generation.text_stream import Answer, TextStream
+from studio.engine.generation.text_stream import Answer
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
 from studio.engine.stop_tokens import find_ends, set_ends
@@ -33,7 +33,7 @@ from studio.models.adapt import adapt
 from studio.models.load import load_model, set_evaluation
 from studio.models.modules_to_save import rename_saved
 from studio.models.new_tokens import make_room
-from studio.models.tokenizer import last_line, load_run_tokenizer, load_tokenizer
+from studio.models.tokenizer import load_run_tokenizer, load_tokenizer
 
 TEST_SLOTS = 64
 """Many questions are answered as many at once as pay: their weights are read for all of them in one go."""
@@ -83,6 +83,8 @@ class Speaker:
         kernels = {op: choice.value for op, choice in plan.kernels.items()}
         made = [Answerer(one, self.tokenizer, self._ends, kernels=kernels) for one in self._models()]
         self._answerers = {"base": made[0], "tuned": made[-1]}
+        self._side = "tuned"
+        self._prompts = PromptWriter(self.tokenizer, self._ends)
 
     @property
     def size_bytes(self) -> int:
@@ -91,9 +93,10 @@ class Speaker:
             tensor.nbytes for model in self._models() for tensor in (*model.parameters(), *model.buffers())
         )
 
-    def explain_slow(self, side: str) -> Text | None:
-        """Return why the model's own code answers on `side`, None where the studio's decoder does."""
-        return self._answerers[side].slow
+    @property
+    def slow(self) -> Text | None:
+        """Why the model's own code answered last, None where the studio's decoder did."""
+        return self._answerers[self._side].slow
 
     def serves(self, partner: Partner) -> bool:
         """Return whether this is loaded for `partner` already; a checkpoint of the same run is taken up in place."""
@@ -109,6 +112,58 @@ class Speaker:
             self.partner = partner
         return True
 
+    def converse(
+        self,
+        asks: Sequence[AnswerRequest],
+        side: str,
+        should_stop: Callable[[], bool],
+        arrivals: Callable[[], Sequence[AnswerRequest]] | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """Answer asks on `side` (`base` or `tuned`), and those that arrive meanwhile, as many together as pay.
+
+        Each hears of its own answer. What is wrong with one, such as a conversation that does not fit the model, is
+        told to that one alone; what is raised here concerns all that have not ended.
+        """
+        self._side = side
+        answerer, talks = self._answerers[side], []
+
+        def begin(some: Sequence[AnswerRequest]) -> list[Completion]:
+            begun = []
+            for ask in some:
+                try:
+                    talk = self._prompts.begin(ask, answerer.limit)
+                except StudioError as error:
+                    ask.end(error)
+                    continue
+                talks.append(talk)
+                begun.append(talk.completion)
+            return begun
+
+        def look(grown: Sequence[Completion] = ()) -> None:
+            for one in grown:
+                talk = next(talk for talk in talks if talk.completion is one)
+                talk.grow()
+            for talk in [talk for talk in talks if talk.look()]:
+                talks.remove(talk)
+
+        def take_in() -> list[Completion]:
+            look()
+            return begin(arrivals())
+
+        with self.using(side):
+            answerer.grow(
+                begin(asks),
+                adapted=side == "tuned",
+                slots=slots,
+                on_step=look,
+                should_stop=should_stop,
+                arrivals=None if arrivals is None else take_in,
+            )
+        for talk in talks:
+            talk.completion.reason = talk.completion.reason or "stopped"
+            talk.look()
+
     def stream(
         self,
         messages: Sequence[Mapping[str, str]],
@@ -121,12 +176,17 @@ class Speaker:
 
         Raises StudioError when the conversation does not fit the model or its template.
         """
-        stream = TextStream(self.tokenizer, emit, self._ends)
-        [completion] = self._answer(
-            [self._prompt_ids(messages)], side, sampling, lambda grown: stream.grow(*grown), should_stop
-        )
-        stream.end(completion)
-        return stream.answer
+        told: list[Answer | BaseException | None] = []
+
+        def tell(said: Answer | BaseException | None) -> None:
+            told.append(said)
+            if isinstance(said, Answer):
+                emit(said)
+
+        self.converse([AnswerRequest(tell=tell, messages=messages, sampling=sampling)], side, should_stop)
+        if isinstance(told[-1], BaseException):
+            raise told[-1]
+        return told[-2]
 
     def answer_all(
         self,
@@ -138,20 +198,56 @@ class Speaker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Return greedy answers to many prompts, those that are whole when it is stopped, "" for the others."""
-        prompts, ended = [self._prompt_ids(messages) for messages in conversations], 0
+        prompts, ended = [self.read_prompt(messages) for messages in conversations], 0
+
+        def tell(place: int, completion: Completion) -> None:
+            nonlocal ended
+            ended += 1
+            on_progress(ended, len(prompts))
+
+        found = self.complete(
+            prompts, side, max_new_tokens=max_new_tokens, on_end=tell, should_stop=should_stop
+        )
+        return ["" if one.reason == "stopped" else self.say(one.tokens) for one in found]
+
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        side: str,
+        *,
+        max_new_tokens: int,
+        on_end: Callable[[int, Completion], None],
+        should_stop: Callable[[], bool],
+    ) -> list[Completion]:
+        """Return greedy answers of `side` to many prompts of token ids, each as long as it may and can become.
+
+        `on_end` hears of each that came to its end, with its place among `prompts`, in the order of their ends.
+        """
+        answerer, requests = self._answerers[side], []
+        for prompt in prompts:
+            room = answerer.limit - len(prompt) if answerer.limit else max_new_tokens
+            sampling = Sampling(max_new_tokens=max(1, min(max_new_tokens, room)))
+            requests.append(Request(tuple(prompt), sampling))
+        places = {id(request): place for place, request in enumerate(requests)}
 
         def tell(grown: Sequence[Completion]) -> None:
-            nonlocal ended
-            before, ended = ended, ended + sum(one.reason is not None for one in grown)
-            if ended > before:
-                on_progress(ended, len(prompts))
+            for one in grown:
+                if one.reason in ("end", "limit"):
+                    on_end(places[id(one.request)], one)
 
-        sampling = Sampling(max_new_tokens=max_new_tokens)
-        found = self._answer(prompts, side, sampling, tell, should_stop, slots=TEST_SLOTS)
-        whole = [one.tokens if one.reason != "stopped" else [] for one in found]
-        return [
-            self._ends.cut(words) for words in self.tokenizer.batch_decode(whole, skip_special_tokens=True)
-        ]
+        with self.using(side):
+            return answerer.answer(
+                requests, adapted=side == "tuned", slots=TEST_SLOTS, on_step=tell, should_stop=should_stop
+            )
+
+    def read_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the token ids after which `messages` are answered. Raises StudioError where they do not fit."""
+        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
+        return self._prompts.read_ids(AnswerRequest(tell=lambda said: None, messages=messages), limit)
+
+    def say(self, tokens: Sequence[int]) -> str:
+        """Return the words of an answer, without what ends it."""
+        return self._ends.cut(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     @contextmanager
     def using(self, side: str) -> Iterator[Any]:
@@ -165,51 +261,6 @@ class Speaker:
 
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
-
-    def _prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if self.tokenizer.chat_template:
-            try:
-                with Deadline() as deadline:
-                    deadline.begin(0)
-                    words = self.tokenizer.apply_chat_template(
-                        [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-                    )
-            except TemplateError as error:
-                raise StudioError(
-                    text("chat.template"), literal(last_line(error)), text("chat.template.fix")
-                ) from error
-        else:
-            words = messages[-1]["content"]
-        ids = self.tokenizer(words, add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
-        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0)
-        if limit and len(ids) >= limit:
-            raise StudioError(
-                text("chat.too_long", tokens=len(ids)),
-                text("chat.too_long.why", limit=limit),
-                text("chat.too_long.fix"),
-            )
-        return ids
-
-    def _answer(
-        self,
-        prompts: Sequence[Sequence[int]],
-        side: str,
-        sampling: Sampling,
-        on_step: Callable[[Sequence[Completion]], None],
-        should_stop: Callable[[], bool],
-        slots: int = SLOTS,
-    ) -> list[Completion]:
-        """Let the model of `side` answer prompts of token ids, each as long as it may and can become."""
-        answerer = self._answerers[side]
-        requests = []
-        for prompt in prompts:
-            room = answerer.limit - len(prompt) if answerer.limit else sampling.max_new_tokens
-            limit = max(1, min(sampling.max_new_tokens, room))
-            requests.append(Request(tuple(prompt), dataclasses.replace(sampling, max_new_tokens=limit)))
-        with self.using(side):
-            return answerer.answer(
-                requests, adapted=side == "tuned", slots=slots, on_step=on_step, should_stop=should_stop
-            )
 
 
 def load_tuned(partner: Partner) -> Any:

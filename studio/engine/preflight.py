@@ -189,7 +189,7 @@ class Trial:
                     raise self._refuse("vocabulary", row, where=text(f"trial.where.{where}"), **values)
         settings = getattr(self.model, "generation_config", None)
         ends = self.tokenizer.eos_token_id, getattr(settings, "eos_token_id", None)
-        if self.data.method in ("sft", "weighted_sft") and ends == (None, None):
+        if self.data.method != "pretrain" and ends == (None, None):
             name = self.facts.name
             raise StudioError(
                 text("trial.no_end", name=name), text("trial.no_end.why"), text("trial.no_end.fix")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -27,19 +26,27 @@ from studio.data.sequence_packing import (
     document_starts,
     measure_lengths,
 )
+from studio.engine.scoring import score
 from studio.engine.trainer import Trainer
-from studio.models.adapt import evaluation_mode
 
 FILE = "reference.safetensors"
-PARTS = ("train", "validation")
 
 
 class WithReference(LazySequence):
     """Examples with the log-probabilities that were stored of their tokens."""
 
-    def __init__(self, examples: Sequence[Example], values: np.ndarray, edges: np.ndarray) -> None:
-        """values: float32, of the tokens that count, example by example; edges: int64 [examples + 1] in it."""
-        self.examples, self.values, self.edges = examples, values, edges
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        values: np.ndarray,
+        edges: np.ndarray,
+        companions: Sequence[Example] | None = None,
+    ) -> None:
+        """values: float32, of the tokens that count, example by example; edges: int64 [examples + 1] in it.
+
+        companions: what is scored beside each example, with its own log-probabilities.
+        """
+        self.examples, self.values, self.edges, self.companions = examples, values, edges, companions
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -61,44 +68,47 @@ class WithReference(LazySequence):
         counts[document_starts(example)] = False
         reference = np.zeros(len(counts), dtype=np.float32)
         reference[counts] = self.values[self.edges[i] : self.edges[i + 1]]
-        return dataclasses.replace(example, reference=reference)
+        companion = None if self.companions is None else self.companions[i]
+        return dataclasses.replace(example, reference=reference, companion=companion)
 
 
-def add_reference(
-    trainer: Trainer, folder: Path, content_hash: str, stop_when_asked: Callable[[], None]
-) -> None:
-    """Give the trainer's examples their reference, computed now or read from `folder`.
+def add_reference(trainer: Trainer, folder: Path, key: str, stop_when_asked: Callable[[], None]) -> None:
+    """Give the trainer's examples, and their companions, their reference, computed now or read from `folder`.
 
-    `content_hash`: of the data; what was computed of others does not count.
+    `key`: of what they hang on; what was computed under another does not count.
 
     Raises StudioError when the run has taken steps and its file is gone: the model is no longer what it was;
     and what `stop_when_asked` raises.
     """
-    file = folder / FILE
+    file, objective = folder / FILE, trainer.step.objective
     sets = {"train": trainer.train_examples, "validation": trainer.validation}
-    counts = {name: [count_trained(example) for example in sets[name]] for name in PARTS}
-    known = _read(file, content_hash)
-    if any(len(known.get(name, ())) != sum(counts[name]) for name in PARTS):
+    most = trainer.recipe.data.max_length
+    beside = {f"{name}.companions": objective.companions(rows, most) for name, rows in sets.items()}
+    sets |= {name: rows for name, rows in beside.items() if rows is not None}
+    counts = {name: [count_trained(example) for example in rows] for name, rows in sets.items()}
+    known = _read(file, key)
+    if any(len(known.get(name, ())) != sum(counts[name]) for name in sets):
         if trainer.state.step:
             raise StudioError(
                 *(text(f"run.reference_lost{part}") for part in ("", ".why", ".fix")), exit_code=1
             )
-        known = {name: _compute(trainer, sets[name], counts[name], stop_when_asked) for name in PARTS}
+        known = {name: _compute(trainer, sets[name], counts[name], stop_when_asked) for name in sets}
         staging = file.with_suffix(".part")
-        save_file(known, staging, metadata={"content_hash": content_hash})
+        save_file(known, staging, metadata={"key": key})
         replace_file(staging, file)
-    edges = {name: np.cumsum([0, *counts[name]]) for name in PARTS}
-    trainer.train_examples, trainer.validation = (
-        WithReference(sets[name], known[name], edges[name]) for name in PARTS
-    )
+    found: dict[str, Sequence[Example]] = {}
+    for name in sorted(sets, reverse=True, key=lambda one: one.endswith(".companions")):
+        edges = np.cumsum([0, *counts[name]])
+        found[name] = WithReference(sets[name], known[name], edges, found.get(f"{name}.companions"))
+    trainer.train_examples, trainer.validation = found["train"], found["validation"]
 
 
-def _read(file: Path, content_hash: str) -> dict[str, np.ndarray]:
+def _read(file: Path, key: str) -> dict[str, np.ndarray]:
     """Return what `file` holds of these data; nothing where it is of others, or none."""
     if not file.exists():
         return {}
     with safe_open(file, "numpy") as opened:
-        same = (opened.metadata() or {}).get("content_hash") == content_hash
+        same = (opened.metadata() or {}).get("key") == key
     return load_file(file) if same else {}
 
 
@@ -109,17 +119,13 @@ def _compute(
     edges = np.cumsum([0, *counts])
     values = np.zeros(edges[-1], dtype=np.float32)
     order = np.argsort(-measure_lengths(examples), kind="stable").tolist()
-    with evaluation_mode(trainer.model), torch.no_grad():
-        done = 0
-        while done < len(order):
-            stop_when_asked()
-            trainer.hooks.beat("reference", 0, done)
-            part = order[done : done + trainer.evaluation_batch]
-            found = trainer.try_batch([examples[i] for i in part], trainer.step.log_probabilities)
-            if found is None:  # fewer rows fit
-                continue
-            starts = np.cumsum([0, *(counts[i] for i in part)])
-            for place, i in enumerate(part):
-                values[edges[i] : edges[i + 1]] = found[starts[place] : starts[place + 1]]
-            done += len(part)
+    done = 0
+
+    def tell() -> None:
+        stop_when_asked()
+        trainer.hooks.beat("reference", 0, done)
+
+    for place, found in score(trainer, examples, order, tell):
+        values[edges[place] : edges[place + 1]] = found
+        done += 1
     return values

@@ -20,13 +20,22 @@ class Ends:
 
     def cut(self, answer: str, *, growing: bool = False) -> str:
         """Return `answer` up to its end mark; of one that is `growing` also without what may become the mark."""
-        if not self.words:
-            return answer
-        answer, mark, _ = answer.partition(self.words)
-        if growing and not mark:
-            parts = (self.words[:length] for length in range(len(self.words) - 1, 0, -1))
-            answer = answer.removesuffix(next(filter(answer.endswith, parts), ""))
-        return answer
+        return cut_at(answer, (self.words,), growing=growing)
+
+
+def cut_at(answer: str, marks: Iterable[str], *, growing: bool = False) -> str:
+    """Return `answer` up to the first of `marks`; of one that is `growing` also without what may become one of them.
+
+    Empty marks count for nothing.
+    """
+    marks = [mark for mark in marks if mark]
+    places = [place for place in map(answer.find, marks) if place >= 0]
+    if places:
+        return answer[: min(places)]
+    if growing:
+        beginnings = {mark[:length] for mark in marks for length in range(1, len(mark))}
+        return answer.removesuffix(max(filter(answer.endswith, beginnings), key=len, default=""))
+    return answer
 
 
 def find_ends(tokenizer: Any, own: int | Iterable[int] | None) -> Ends:

@@ -12,7 +12,15 @@ from studio_kernels.adamw import Steps
 from torch import Tensor
 
 from studio.data.sequence_packing import Example
-from studio.engine.batches import PAD_MULTIPLE, Batch, RowSizes, collate, cut_rows, pick_values
+from studio.engine.batches import (
+    PAD_MULTIPLE,
+    Batch,
+    RowSizes,
+    collate,
+    cut_rows,
+    part_documents,
+    pick_values,
+)
 from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.models.load import AUTOCAST_DTYPES
 from studio.models.modules_to_save import list_freed
@@ -73,7 +81,7 @@ def sum_terms(terms: Terms, objective: Objective, count: float = 1.0) -> Tensor:
 def read_metrics(sums: Sequence[float], objective: Objective) -> dict[str, float]:
     """Return the metrics of what sum_terms() gave, added up over micro-steps."""
     pairs = zip(objective.metrics, sums[1::2], sums[2::2], strict=True)
-    return {metric.name: total / count for metric, total, count in pairs if count}
+    return objective.complete({metric.name: total / count for metric, total, count in pairs if count})
 
 
 OWN_TOKENS = {"cuda": 4096, "cpu": 64}
@@ -153,6 +161,8 @@ class StockStep:
         return Picked(**{name: torch.from_numpy(v).to(self.device) for name, v in values.items()})
 
     def _collate(self, examples: Sequence[Example]) -> Batch:
+        if self.objective.sequences > 1:  # rows of one document need nothing of the model's own code
+            examples = part_documents(examples)
         return collate(examples, self.pad_id, self.device, self.pad_multiple)
 
     def autocast(self) -> torch.autocast:

@@ -39,6 +39,7 @@ from studio.engine.optimizer import SHARE, apply_gradients, build_optimizer, lea
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
+from studio.engine.scoring import add_measured
 from studio.engine.train_state import TrainState
 from studio.engine.train_step import Step, read_metrics
 from studio.models.adapt import evaluation_mode
@@ -115,8 +116,7 @@ class Trainer:
         """`micro_batch`: see TrainState; 0 for all rows of a step at once."""
         self.model = model
         self.step = step
-        self.train_examples = train
-        self.validation = validation
+        self.train_examples, self.validation = map(step.objective.view, (train, validation))
         self.recipe = recipe
         self.spec = recipe.optim
         self.device = device
@@ -256,6 +256,7 @@ class Trainer:
     def _accumulate(self, window: Sequence[Example], phase: str) -> torch.Tensor:
         """Forward and backward over the window's micro-batches; returns what take_gradients() does."""
         objective = self.step.objective
+        window = add_measured(self, window, lambda done: self.hooks.beat(phase, self.state.step + 1, done))
         count = sum(map(objective.count, window)) or 1.0
         total = torch.zeros(1 + 2 * len(objective.metrics), device=self.device)
         parts = self.step.cut(window, self.state.micro_batch, self.longest_tokens)
@@ -330,6 +331,7 @@ class Trainer:
         examples, objective = self.validation if examples is None else examples, self.step.objective
         total, count, done = [0.0] * (1 + 2 * len(objective.metrics)), 0.0, 0
         ordered = sorted(examples, key=lambda example: len(example.token_ids), reverse=True)
+        ordered = add_measured(self, ordered, lambda done: self.hooks.beat(phase, self.state.step, done))
         with evaluation_mode(self.model):
             while done < len(ordered) and not self.hooks.should_stop():
                 self.hooks.beat(phase, self.state.step, done)

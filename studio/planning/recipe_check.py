@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from studio.core.errors import Problem
+from studio.core.errors import Problem, StudioError
 from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.knobs import Knob, knobs_of
-from studio.core.recipe import Recipe, read_value, share_held_out
+from studio.core.recipe import COMPARISONS, USUAL_RATE, Recipe, read_value, share_held_out
+from studio.data.pipeline import LEARNS, refuse_objective
 from studio.machine.versions import gate
 from studio.models.rope_scaling import count_positions, read_kind
 from studio.models.token_list import find_problems
@@ -33,6 +34,8 @@ UNUSABLE = ("torch_without_gpu", "driver_or_build")
 FULL_RATE_LIMIT = 1e-4
 """Above this, full fine-tuning of a model of over 50 million parameters usually forgets what it knew."""
 ADAPTER_RATE_LIMIT = 2e-2
+PAIR_RATE_LIMIT = 2e-4
+"""Comparisons of answers without a loss of the better ones break a model's answers an order of magnitude earlier."""
 SMALL_MODEL = 50_000_000
 MOST_STRETCHED = 8
 """Times that are proposed: beyond them longer texts are not learned from a few rows."""
@@ -140,6 +143,43 @@ def _check_objective(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem
         yield _problem("adapter.dora", "check.dora_int8")
     if recipe.objective in ("sft", "weighted_sft") and data is not None and data.format == "text":
         yield _problem("objective", "check.sft_text")
+    yield from _check_comparison(recipe, data)
+
+
+def _check_comparison(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
+    """An objective that the data are not for, a loss that it has not, and a rate that breaks answers."""
+    name, format = recipe.objective, data.format if data is not None else ""
+    if name == "auto":
+        name = LEARNS.get(format, ("sft",))[0]
+    elif format:
+        try:
+            refuse_objective(name, format)
+        except StudioError as error:
+            message = text("sentence.two", first=error.what, second=error.why)
+            change = {"objective": "auto"}
+            way = Fix(title=text("check.objective.way"), change=change)
+            yield Problem(field="objective", message=message, fix=error.fix, ways=(way,))
+            return
+    if name not in COMPARISONS:
+        return
+    preference, rate = recipe.preference, recipe.optim.learning_rate
+    if preference.loss not in ("auto", *COMPARISONS[name]):
+        error = refuse_comparison(name, preference.loss)
+        yield Problem(field="preference.loss", message=error.what, fix=error.fix)
+    if rate > PAIR_RATE_LIMIT and rate != USUAL_RATE:
+        yield _warning("optim.learning_rate", "check.pair_rate", rate=rate, usual="5e-6")
+
+
+def refuse_comparison(objective: str, loss: str) -> StudioError:
+    """Return the refusal of a loss that the objective does not have."""
+    others = ", ".join(("auto", *COMPARISONS[objective]))
+    name = text(f"knob.objective.choice.{objective}")
+    return StudioError(
+        *(
+            text(f"check.comparison{part}", loss=loss, objective=name, others=others)
+            for part in ("", ".why", ".fix")
+        )
+    )
 
 
 def _check_beside(recipe: Recipe, model: ModelFacts | None) -> Iterator[Problem]:

@@ -13,20 +13,15 @@ from studio.core.facts import Verdict
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import SIDES, RunRecord
+from studio.data.questions import QuestionSet
 from studio.machine.workspace import Workspace
-from studio.models.catalog import inspect_model
-from studio.models.resolve import open_packed
-from studio.planning.learned_limits import Remembered
-from studio.planning.run_plan import plan
+from studio.services.answer_queue import AnswerQueue, QueuedAnswer
 from studio.services.chat_history import TalkFiles
-from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
-from studio.services.machine_state import MachineState, hide_broken_triton
-from studio.services.results import find_result
+from studio.services.machine_state import MachineState
+from studio.services.partners import find_partner, has_other_base
 from studio.services.runs import Runs
 from studio.services.worker import Job, Worker
-
-POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,7 @@ class ChatService:
         self._speaker: Any = None
         self._loaded: LoadedModel | None = None
         self._turn = 0
+        self._queue = AnswerQueue(self._worker, self._hold, self._speak_to, self._sparing, self._must_end)
         self._asked: list[str] = []
         """Runs whose models are answering, one entry an answer."""
         self._tested = ""
@@ -115,7 +111,8 @@ class ChatService:
 
     def loaded(self) -> LoadedModel | None:
         """Return what is in memory for answers, None when nothing is."""
-        return self._loaded
+        loaded, speaker = self._loaded, self._speaker
+        return loaded if loaded is None or speaker is None else replace(loaded, slow=speaker.slow)
 
     @property
     def busy(self) -> bool:
@@ -142,78 +139,100 @@ class ChatService:
         without an error when the generator is closed, `should_stop` says so, or a run starts. Raises StudioError, also
         while a run trains.
         """
-        self.refuse_while_training()
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         ended = threading.Event()
-        turn = self._turn
         asked = [dict(message) for message in messages]
         if system.strip():
             words = system.strip().encode("utf-8", "replace").decode("utf-8")
             asked = [{"role": "system", "content": words}, *asked]
-
-        def should_end() -> bool:
-            return ended.is_set() or self._must_end(turn) or should_stop()
-
-        def speak() -> None:
-            try:
-                if should_end():
-                    answers.put(None)
-                    return
-                from studio.engine.chat import Sampling
-
-                drawn = Sampling(**sampling)
-                with self._hold:
-                    if not should_end():  # what it waited for may have been to make room
-                        speaker = self._speak(run, checkpoint, recipe)
-                        self._sparing(lambda: speaker.stream(asked, side, drawn, answers.put, should_end))
-                        self._loaded = replace(self._loaded, slow=speaker.explain_slow(side))
-                answers.put(None)
-            except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
-                answers.put(error)
-
-        self._asked.append(run)
+        wish = self.ask(
+            answers.put,
+            run=run,
+            checkpoint=checkpoint,
+            recipe=recipe,
+            side=side,
+            should_stop=lambda: ended.is_set() or should_stop(),
+            sampling=sampling,
+            messages=asked,
+        )
         try:
-            self._worker().submit(speak)
-            while True:
-                try:
-                    answer = answers.get(timeout=POLL_S)
-                except queue.Empty:
-                    if should_end():  # also while the model is still being loaded
-                        return
-                    continue
-                if answer is None:
-                    return
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
+            yield from self._queue.follow(wish, answers)
         finally:
             ended.set()
+            self._leave(run, wish.leaving)
+
+    def ask(
+        self,
+        tell: Callable[[Any], None],
+        *,
+        run: str = "",
+        checkpoint: str = "",
+        recipe: Recipe | None = None,
+        side: str = "tuned",
+        should_stop: Callable[[], bool] = lambda: False,
+        sampling: Mapping[str, float],
+        **asked: Any,
+    ) -> QueuedAnswer:
+        """Ask for one answer, as answer() does, and return at once.
+
+        `tell` hears the growing Answer, then None, or what was raised, on other threads; the same model answers all who
+        ask meanwhile together. `asked`: further fields of engine.generation.answer_request.AnswerRequest. Raises
+        StudioError while a run trains.
+        """
+        self.refuse_while_training()
+        turn, leaving = self._turn, threading.Lock()
+
+        def hear(said: Any) -> None:
+            if said is None or isinstance(said, BaseException):
+                self._leave(run, leaving)
+            tell(said)
+
+        self._asked.append(run)
+        wish = QueuedAnswer(
+            run=run,
+            checkpoint=checkpoint,
+            recipe=recipe,
+            side=side,
+            turn=turn,
+            tell=hear,
+            should_stop=lambda: self._must_end(turn) or should_stop(),
+            asked=asked,
+            sampling=dict(sampling),
+            leaving=leaving,
+        )
+        self._queue.add(wish)
+        return wish
+
+    def _leave(self, run: str, leaving: threading.Lock) -> None:
+        if leaving.acquire(blocking=False):  # once: by its end, or by who wants no more
             self._asked.remove(run)
 
-    def answer_all(
+    @property
+    def waiting(self) -> int:
+        """How many wait for an answer that has not begun."""
+        return self._queue.count
+
+    def lend(
         self,
         run: str,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        *,
-        side: str,
-        max_new_tokens: int,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[str]:
-        """Return greedy answers of the result of `run`, or of its base, to many prompts; waits. Raises StudioError."""
+        checkpoint: str,
+        recipe: Recipe | None,
+        work: Callable[[Any, Callable[[], bool]], Any],
+    ) -> Any:
+        """Return `work(engine.chat.Speaker, should_stop)` with the model loaded; waits for its turn and its end.
 
-        def answer() -> list[str]:
+        Raises StudioError, also where memory is too small, and what `work` raises.
+        """
+
+        def use() -> Any:
             with self._hold:
-                return self._speak(run, "", None).answer_all(
-                    conversations,
-                    side,
-                    max_new_tokens=max_new_tokens,
-                    on_progress=on_progress,
-                    should_stop=lambda: self._runs.stopping,
+                return self._sparing(
+                    lambda: work(self._speak(run, checkpoint, recipe), lambda: self._runs.stopping)
                 )
 
         self._asked.append(run)
         try:
-            return self._worker().call(answer)
+            return self._worker().call(use)
         finally:
             self._asked.remove(run)
 
@@ -221,7 +240,7 @@ class ChatService:
 
     def start_test(
         self,
-        prompts: PromptSet,
+        questions: QuestionSet,
         *,
         run: str = "",
         checkpoint: str = "",
@@ -244,16 +263,16 @@ class ChatService:
             return job.stopping or self._must_end(turn)
 
         def work(job: Job) -> EvalTable:
-            from studio.engine.answer_metrics import measure_losses, render_expected
+            from studio.engine.answer_losses import measure_losses, render_expected
 
             job.tell(text("test.loading"))
             speaker = self._speak(run, checkpoint, recipe)
             front = ({"role": "system", "content": system.strip()},) if system.strip() else ()
             asked = [
                 prompt.messages if prompt.messages[0]["role"] == "system" else (*front, *prompt.messages)
-                for prompt in prompts.prompts
+                for prompt in questions.asked
             ]
-            wanted = [prompt.expected for prompt in prompts.prompts]
+            wanted = [prompt.expected for prompt in questions.asked]
             rows = render_expected(speaker.tokenizer, asked, wanted)
             limit = getattr(speaker.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
             answers, losses = {}, {}
@@ -279,12 +298,12 @@ class ChatService:
                     )
                 if should_stop():
                     break
-            return make_table(prompts, run, checkpoint, answers, losses, whole=not should_stop())
+            return make_table(questions, run, checkpoint, answers, losses, whole=not should_stop())
 
         def hold(job: Job) -> EvalTable:
             with self._hold:
                 if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
-                    return make_table(prompts, run, checkpoint, {}, {}, whole=False)
+                    return make_table(questions, run, checkpoint, {}, {}, whole=False)
                 return self._sparing(lambda: work(job))
 
         job, self._tested = Job(), run
@@ -297,6 +316,17 @@ class ChatService:
         return self.test is not None and not (self.test.ended or self.test.stopping)
 
     # Memory ----------------------------------------------------------------------------------------------------------
+
+    def load(self, run: str = "", checkpoint: str = "", recipe: Recipe | None = None) -> LoadedModel:
+        """Load what answers for `run`, or for `recipe`, before anybody asks; waits. Raises StudioError."""
+        self.refuse_while_training()
+
+        def load() -> LoadedModel:
+            with self._hold:
+                self._speak(run, checkpoint, recipe)
+                return self._loaded
+
+        return self._worker().call(load)
 
     def unload(self) -> int:
         """Free what is loaded for answers and return how many bytes that were; answers end where they are.
@@ -354,49 +384,17 @@ class ChatService:
         """Return the Speaker asked for, loading it when another or none is loaded. Only while holding `_hold`."""
         from studio.engine.chat import Speaker
 
-        partner = self._find_partner(run, checkpoint, recipe)
+        partner = find_partner(self.workspace, self._health.facts(), run, checkpoint, recipe)
         if self._speaker is None or not self._speaker.serves(partner):
             self._drop()
             self._speaker = self._sparing(lambda: Speaker(partner))
-        speaker, other = self._speaker, self._has_other_base(partner)
+        speaker, other = self._speaker, has_other_base(self.workspace, partner)
         names = partner.facts.name, partner.run, partner.place
         self._loaded = LoadedModel(*names, speaker.device, speaker.size_bytes, other)
         return speaker
 
-    def _has_other_base(self, partner: Any) -> bool:
-        """Return whether the base under the adapter of `partner` changed since: its words look like any others then."""
-        from studio.engine.base_hash import hash_base
-
-        record = partner.record
-        if record is None or not record.base_hash or partner.recipe.adapter.method == "full":
-            return False
-        # Remembered where a run or a talk read these files before; else 4 s for 16 GB, once.
-        return hash_base(partner.facts.folder, Remembered(self.workspace.remembered)) != record.base_hash
-
-    def _find_partner(self, run: str, checkpoint: str, recipe: Recipe | None) -> Any:
-        machine = self._health.facts()
-        hide_broken_triton(machine)
-        from studio.engine.chat import Partner
-        from studio.engine.run_folder import find_run
-
-        if not run:
-            if recipe is None:
-                raise StudioError(
-                    text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix")
-                )
-            facts = open_packed(
-                inspect_model(recipe.model.source, revision=recipe.model.revision), recipe.model.revision
-            )
-            return Partner(facts=facts, plan=plan(machine, recipe, facts), recipe=recipe)
-        found = find_result(find_run(self.workspace.runs, run), machine, checkpoint)
-        return Partner(
-            facts=found.facts,
-            plan=found.plan,
-            recipe=found.recipe,
-            folder=found.folder,
-            record=found.record,
-            place=found.place,
-        )
+    def _speak_to(self, wish: QueuedAnswer) -> Any:
+        return self._speak(wish.run, wish.checkpoint, wish.recipe)
 
     def _sparing(self, work: Callable[[], Any]) -> Any:
         """Do `work`; a memory too small becomes a StudioError, and what was loaded makes room."""

@@ -11,8 +11,8 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.planning.run_plan import bitsandbytes_reason, choose_device, plan_backend
 
-GOALS = ("style", "facts", "format", "continue")
-LATER = ("preference", "reward")
+GOALS = ("style", "facts", "format", "pairs", "thumbs", "continue")
+LATER = ("reward",)
 """Goals that are shown with the reason why they cannot be chosen yet."""
 LENGTHS = ("quick", "balanced", "thorough")
 STRENGTHS = ("gentle", "normal", "strong")
@@ -21,13 +21,20 @@ OWN = "own"
 """Settings that are none of the choices: the person's own."""
 CONTROLS = {"goal": GOALS, "length": LENGTHS, "strength": STRENGTHS, "room": ROOMS}
 
-RANKS = {"format": 8, "style": 16, "facts": 64, "continue": 64}
+COMPARING = ("pairs", "thumbs")
+OBJECTIVES = {"pairs": "dpo", "thumbs": "kto", "continue": "pretrain"}
+"""Of goals that the data alone do not decide."""
+RANKS = {"format": 8, "style": 16, "pairs": 16, "thumbs": 16, "facts": 64, "continue": 64}
 """A format or a style needs little room. New knowledge does: at rank 16 continued pretraining learns clearly less than
 at 64 and up (Biderman et al. 2024, LoRA Learns Less and Forgets Less, section 4)."""
 ADAPTER_RATES = {"gentle": 1e-4, "normal": 2e-4, "strong": 4e-4}
 """2e-4 is what QLoRA used for 7B and 13B, 1e-4 for 33B and 65B (Dettmers et al. 2023, appendix B)."""
 FULL_RATES = {"gentle": 1e-5, "normal": 2e-5, "strong": 5e-5}
 """Alpaca and LIMA used 2e-5 and 1e-5; a tenth of an adapter's rate. Above 1e-4 most models forget what they knew."""
+PAIR_RATES = {"gentle": 2e-6, "normal": 5e-6, "strong": 1e-5}
+"""What comparisons of answers bear with an adapter: Zephyr's recipes used 5e-6 for 7B."""
+FULL_SHARE_OF_RATE = 0.1
+"""Of an adapter's rate, for all weights."""
 RANK_FACTORS = {"gentle": 0.5, "normal": 1.0, "strong": 2.0}
 LARGE_MODEL, LARGE_FACTOR = 25e9, 0.5
 SMALL_MODEL, SMALL_FACTOR = 50e6, 10.0
@@ -49,6 +56,11 @@ PASSES = {
         "balanced": ((100, 12), (300, 8), (3000, 5), (10_000, 3), (None, 1.5)),
         "thorough": ((100, 20), (300, 14), (3000, 9), (10_000, 5), (None, 3)),
     },
+    "pairs": {
+        "quick": ((None, 1),),
+        "balanced": ((100, 8), (1000, 2), (None, 1)),
+        "thorough": ((100, 12), (1000, 4), (None, 2)),
+    },
     "continue": {
         "quick": ((None, 1),),
         "balanced": ((300, 3), (10_000, 2), (None, 1)),
@@ -56,11 +68,13 @@ PASSES = {
     },
 }
 """Goal -> length -> (rows up to, passes). Alpaca took 3 passes over 52,000 rows, LIMA 15 over 1,000; a fact must be met
-often to be kept (Allen-Zhu and Li 2024, Physics of Language Models 3.3), so facts take about half as many again. Plain
-text gains nothing beyond 4 passes (Muennighoff et al. 2023, Scaling Data-Constrained Language Models)."""
+often to be kept (Allen-Zhu and Li 2024, Physics of Language Models 3.3), so facts take about half as many again. Zephyr
+took one pass over 61,000 pairs (Tunstall et al. 2023). Plain text gains nothing beyond 4 passes (Muennighoff et al.
+2023, Scaling Data-Constrained Language Models)."""
 MOST_STEPS = {
     "style": {"quick": 60, "balanced": 3000, "thorough": 10_000},
     "facts": {"quick": 100, "balanced": 5000, "thorough": 15_000},
+    "pairs": {"quick": 60, "balanced": 3000, "thorough": 10_000},
     "continue": {"quick": 60, "balanced": 5000, "thorough": 20_000},
 }
 """60 steps show whether the loss falls. QLoRA's best chat model took 1,875 steps of 16 examples; beyond a few thousand
@@ -187,7 +201,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 def _goal(goal: str) -> tuple[Change, ...]:
     values = {
-        "objective": "pretrain" if goal == "continue" else "auto",
+        "objective": OBJECTIVES.get(goal, "auto"),
         "data.train_on": "everything" if goal == "continue" else "answers",
         "data.reasoning": "drop" if goal == "format" else "keep",
         # Half an object or list would be learned as the right way to end one.
@@ -200,7 +214,7 @@ def _goal(goal: str) -> tuple[Change, ...]:
 
 def _length(goal: str, length: str, recipe: Recipe, scope: Scope) -> list[Change]:
     rows = scope.rows or ROWS_UNKNOWN
-    kind = goal if goal in PASSES else "style"
+    kind = "pairs" if goal in COMPARING else goal if goal in PASSES else "style"
     passes = next(passes for most, passes in PASSES[kind][length] if most is None or rows <= most)
     steps = math.ceil(math.ceil(rows / max(1, recipe.optim.batch_size)) * passes)
     most = MOST_STEPS[kind][length]
@@ -217,6 +231,8 @@ def _length(goal: str, length: str, recipe: Recipe, scope: Scope) -> list[Change
 def _strength(goal: str, strength: str, recipe: Recipe, scope: Scope) -> list[Change]:
     full = recipe.adapter.method == "full"
     rate = (FULL_RATES if full else ADAPTER_RATES)[strength]
+    if goal in COMPARING:
+        rate = PAIR_RATES[strength] * (FULL_SHARE_OF_RATE if full else 1)
     if 0 < scope.parameters < SMALL_MODEL:
         rate *= SMALL_FACTOR
     elif scope.parameters > LARGE_MODEL:
@@ -224,11 +240,12 @@ def _strength(goal: str, strength: str, recipe: Recipe, scope: Scope) -> list[Ch
     if goal == "continue":
         rate *= READING_FACTOR
     rate = float(f"{rate:.3g}")
+    why = "rate_pairs" if goal in COMPARING else "rate_full" if full else "rate"
     if full:
-        return [Change(path="optim.learning_rate", value=rate, reason=text("plain.why.rate_full"))]
+        return [Change(path="optim.learning_rate", value=rate, reason=text(f"plain.why.{why}"))]
     rank = int(RANKS[goal] * RANK_FACTORS[strength])
     return [
-        Change(path="optim.learning_rate", value=rate, reason=text("plain.why.rate")),
+        Change(path="optim.learning_rate", value=rate, reason=text(f"plain.why.{why}")),
         Change(path="adapter.rank", value=rank, reason=text("plain.why.rank")),
         Change(path="adapter.alpha", value=ALPHA_PER_RANK * rank, reason=text("plain.why.alpha")),
     ]

@@ -19,7 +19,7 @@ from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.machine.workspace import Workspace
 from studio.services.runs import Runs
 
-BUILT_IN = ("quick", "style", "facts", "format", "long", "low_memory", "full")
+BUILT_IN = ("quick", "style", "facts", "format", "pairs", "long", "low_memory", "full")
 """In the order of the screen; each is assets/recipes/NAME.json, a recipe for the demo's model and data.
 """
 RECIPES = LOCALES.parent / "recipes"

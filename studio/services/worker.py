@@ -37,6 +37,11 @@ class Worker:
         """Whether a job is being done, or waits."""
         return self._busy[0] or not self._jobs.empty()
 
+    @property
+    def waits(self) -> bool:
+        """Whether a job waits for the one that is being done."""
+        return not self._jobs.empty()
+
     def submit(self, job: Callable[[], Any], name: str = "") -> Future:
         """Queue `job` and return the Future of its result; `name` tells those who wait behind it what it is.
 

@@ -25,7 +25,9 @@ from studio.core.i18n import load_catalogue, text
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
-COMMANDS = "studio demo train resume check plan data doctor explain runs chat export wsl bench".split()
+COMMANDS = (
+    "studio demo train resume check plan data doctor explain runs chat eval serve export wsl bench".split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +164,10 @@ def test_a_gguf_file_answers_in_llama_cpp_as_the_run_does(trained, ask):
     assert f"FROM ./{file.name}" in (folder / "Modelfile").read_text(encoding="utf-8")
     chat = [[{"role": "user", "content": "Hi"}]]
     assert "Hi" in ask_llama_cpp(file, {"chats": chat})["rendered"][0]
-    assert "gguf_q8_0" in ask("export", "r", "--to", "gguf", "--type", "q9", code=2)["error"]["fix"]
+    assert (
+        "gguf_q8_0"
+        in ask("export", trained[0]["run"], "--to", "gguf", "--type", "q9", code=2)["error"]["fix"]
+    )
 
 
 def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):

@@ -335,3 +335,32 @@ def test_attempts_of_models_are_no_first_choice_as_material():
         for i in range(9)
     ]
     assert all(one.choices[0] != "samples" for one in look(rows).questions)
+
+
+@pytest.mark.parametrize("flags", [[False, True, False], [0, 1, 0]])
+def test_a_list_of_flags_says_which_options_are_right(flags):
+    names = ["the mast", "the rudder", "the bell"]
+    rows = [
+        {"question": f"What steers boat {i}?", "options": names, "right": flags, "kind": "boats"}
+        for i in range(6)
+    ]
+    found = look(rows)
+    assert not found.questions and found.mapping["completion"] == "right"
+    asked = "What steers boat 0?\n\nA. the mast\nB. the rudder\nC. the bell"
+    assert first(found, rows) == [("user", asked), ("assistant", "the rudder")]
+
+
+def test_several_flags_are_several_options():
+    rows = [
+        {"question": f"What floats, {i}?", "options": ["cork", "lead", "pine"], "correct": [1, 0, 1]}
+        for i in range(6)
+    ]
+    assert first(look(rows), rows)[1] == ("assistant", "cork, pine")
+
+
+def test_options_that_are_objects_of_one_mark_each():
+    options = [{"A": "a mast"}, {"B": "a rudder"}, {"C": "a bell"}]
+    assert part_options(options) == (("A", "a mast"), ("B", "a rudder"), ("C", "a bell"))
+    rows = [{"question": f"Which part, {i}?", "options": options, "answer": "ABC"[i % 3]} for i in range(6)]
+    found = look(rows)
+    assert not found.questions and first(found, rows)[1] == ("assistant", "a mast")

@@ -87,11 +87,24 @@ def test_nothing_readable(tmp_path):
 
 
 def test_a_format_that_is_not_trained_is_still_shown(tmp_path, jsonl, tokenizer_of):
-    rows = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    rows = [{"prompt": asked, "reward_model": {"ground_truth": "2"}}] * 4
     found = look(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
-    assert (found["format"], found["rows_used"], found["trainable"]) == ("preference", 4, False)
-    assert found["preview"][0]["chosen"] == [{"role": "assistant", "content": "good"}]
-    assert found["preview"][0]["tokens"] == []
+    assert (found["format"], found["rows_used"], found["trainable"]) == ("rl", 4, False)
+    assert found["preview"][0]["messages"] == asked and found["preview"][0]["tokens"] == []
+
+
+def test_both_sides_of_a_pair_are_shown_with_what_is_compared(tmp_path, jsonl, tokenizer_of):
+    rows = [{"prompt": f"q{i}", "chosen": "good", "rejected": "quite bad"} for i in range(4)]
+    found = look(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert (found["format"], found["rows_used"], found["trainable"]) == ("preference", 4, True)
+    shown, method = found["preview"][0], found["method"]
+    assert method == "dpo" and shown["chosen"] == [{"role": "assistant", "content": "good"}]
+    for side, words in (("tokens", "good"), ("rejected_tokens", "quite bad")):
+        learned = "".join(one["text"] for one in shown[side] if one["trained"])
+        assert learned.startswith(words) and "q0" not in learned
+        assert "q0" in "".join(one["text"] for one in shown[side] if not one["trained"])
+    assert "quite bad" in shown["rejected_text"] and "quite bad" not in shown["text"]
 
 
 def test_a_late_column_is_in_the_mapping(tmp_path, jsonl):

@@ -120,3 +120,35 @@ def test_what_was_noted_of_one_of_two_answers_is_not_read(tell):
         for n in range(8)
     ]  # fmt: skip
     assert not tell(rows)["needs_answer"]
+
+
+TASKS = [f"Name boat {n} of the harbour." for n in range(12)]
+LONG = [f"Boat {n} of the harbour is called Alma and lies at the old quay." for n in range(12)]
+SHORT = [f"I do not know what boat {n} is called, and nobody does." for n in range(12)]
+
+
+def test_sides_may_be_called_left_and_right(tell):
+    verdicts = ["left", "right"] * 6
+    report = tell(instruction=TASKS, left_answer=LONG, right_answer=SHORT, result=verdicts)
+    assert report["format"] == "preference" and not report["needs_answer"]
+    roles = {"first": "left_answer", "second": "right_answer", "better": "result"}
+    assert roles.items() <= report["mapping"].items()
+    assert [row["chosen"][0]["content"] for row in report["preview"][:2]] == [LONG[0], SHORT[1]]
+
+
+def test_what_a_rater_noted_is_not_read(tell):
+    noted = [f"It names the boat, number {n}, and the quay where it lies." for n in range(12)]
+    report = tell(prompt=TASKS, candidate_a=LONG, candidate_b=SHORT, winner=["a", "b"] * 6, notes=noted)
+    assert report["format"] == "preference" and not report["needs_answer"]
+    assert "notes" not in report["mapping"].values()
+
+
+def test_a_task_and_its_answers_may_lie_in_an_object_and_the_verdict_in_another(tell):
+    given = [
+        {"instruction": one, "left_answer": two, "right_answer": three}
+        for one, two, three in zip(TASKS, LONG, SHORT, strict=True)
+    ]
+    told = [[{"output_values": {"result": ("left", "right", "equal")[n % 3]}}] for n in range(12)]
+    report = tell(input_values=given, known_solutions=told)
+    assert report["format"] == "preference" and report["mapping"]["better"] == "result"
+    assert {problem["code"] for problem in report["problems"]} == {"E172"}  # those that are equal

@@ -293,7 +293,8 @@ def test_an_open_question_stops_the_run(tmp_path, jsonl, tokenizer_of):
 
 
 def test_a_kind_that_no_method_learns_from(tmp_path, jsonl, tokenizer_of):
-    rows = [{"prompt": f"q{i}", "chosen": "good", "rejected": "bad"} for i in range(4)]
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    rows = [{"prompt": asked, "reward_model": {"ground_truth": "2"}} for i in range(4)]
     with pytest.raises(StudioError) as refusal:
         prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
     assert refusal.value.what.id == "data.kind.untrained"

@@ -323,3 +323,55 @@ def test_who_is_numbered_within_a_talk(tell):
     talk = [{"speaker": f"{n % 2}_{('Apprentice', 'Wizard')[n % 2]}", "text": TALK[n % 2]} for n in range(2)]
     report = tell([{"dialog": talk}] * 4)
     assert not report["needs_answer"] and turns(report) == [("user", TALK[0]), ("assistant", TALK[1])]
+
+
+@pytest.mark.parametrize(
+    ("asks", "answers"),
+    [("指示", "応答"), ("質問", "回答"), ("질문", "답변"), ("Вопрос", "Ответ"), ("السؤال", "الجواب")],
+)
+def test_headings_in_other_scripts_part_a_text(tell, asks, answers):
+    rows = [
+        {"text": f"7 + {n}\n\n### {asks}:\nWie viel ist {n}?\n\n### {answers}:\nNr. {n}"} for n in range(9)
+    ]
+    report = tell(rows)
+    assert not report["needs_answer"] and report["format"] == "messages"
+    assert turns(report) == [("system", "7 + 0"), ("user", "Wie viel ist 0?"), ("assistant", "Nr. 0")]
+
+
+def test_a_kind_that_stands_in_a_text_does_not_make_it_no_talk(tell):
+    kinds = ["the harbour of Brenn and its quays", "the lights of the northern coast"]
+    rows = [
+        {"body": f"###Instruction: Name boat {n}, of {kinds[n % 2]}.\n###Output: It is Alma {n}.",
+         "name": f"It is Alma {n}.", "group": kinds[n % 2]}
+        for n in range(9)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert turns(report)[1] == ("assistant", "It is Alma 0.")
+
+
+def test_a_talk_may_be_the_only_entry_under_its_id(tell):
+    talk = [
+        {"turn": 1, "speaker": "A", "utterance": "Is it far to the quay?"},
+        {"turn": 2, "speaker": "B", "utterance": "Two miles, and half of it by boat."},
+    ]
+    report = tell(json.dumps({f"talk_{n}": [talk] for n in range(5)}), "talks.json")
+    assert report["rows_used"] == 5
+    assert turns(report) == [(role, turn["utterance"]) for role, turn in zip(ROLES, talk, strict=True)]
+
+
+def test_a_turn_that_only_calls_a_function_calls_it(tell):
+    call = {"name": "find_boat", "arguments": '{"port": "Brenn"}'}
+    rows = [
+        {"messages": [{"role": "user", "content": f"Which boat, {n}?"}, {"role": "assistant", "function_call": call}],
+         "functions": [{"name": "find_boat", "parameters": {"type": "object", "properties": {}}}]}
+        for n in range(6)
+    ]  # fmt: skip
+    report = tell(
+        [
+            *rows,
+            {**rows[0], "messages": [*rows[0]["messages"][:1], {"role": "assistant", "content": "None."}]},
+        ]
+    )
+    assert report["rows_used"] == 7 and not report["needs_answer"]
+    answer = report["preview"][0]["messages"][1]
+    assert answer["content"] == "" and answer["tool_calls"][0]["function"]["name"] == "find_boat"

@@ -136,3 +136,18 @@ def test_a_list_of_words_is_a_table(dash):
         "column_2": "what holds the rope - for a while",
     }
     assert "text" in read("\n".join([*lines, "And that was all of them.", ""]))[0].values
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        ('{"question": "far?", "answer": "no"}\n{"question": "near?", "answer": "yes"}\n', False),
+        ('[\n {"question": "far?"},\n {"question": "near?"}]', False),
+        ('[{"question": "far?"}]', False),
+        ('{"port": 7} is what the file said.\n', True),
+        ("{braces} stand here\n{and} here\n", True),
+        ("[1] A note.\n[2] Another one.\n", True),
+    ],
+)
+def test_objects_in_a_file_of_text_are_rows(words, taken):
+    assert TXT.accepts(words.encode(), ".txt") is taken

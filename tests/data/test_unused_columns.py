@@ -66,3 +66,31 @@ def test_the_truth_beside_a_talk_is_rather_left_out(tell):
              for ask, bad in zip(ASKED, WORSE, strict=True)]  # fmt: skip
     report = tell(conversation=talks, ground_truth=[f"{said} {said}" for said in SAID])
     assert "ground_truth" not in {*report["mapping"].values(), *first(report).values()}
+
+
+def test_feedback_and_the_truth_beside_an_answer_may_be_what_is_learned(tell):
+    remarks = [f"The answer counts {n + 2} days, but the log of the ship has one more." for n in range(12)]
+    report = tell(question=ASKED, answer=SAID, feedback=remarks)
+    (asked,) = report["needs_answer"]
+    assert asked["field"] == "data.mapping.completion" and asked["choices"] == ["answer", "feedback"]
+    report = tell(query=ASKED, response=WORSE, ground_truth=SAID)
+    (asked,) = report["needs_answer"]
+    assert asked["field"] == "data.mapping.completion" and {*asked["choices"]} == {"response", "ground_truth"}
+
+
+def test_two_texts_that_are_compared_do_not_answer_each_other(tell):
+    for names in (("A", "B"), ("left_text", "right_text")):
+        report = tell(**dict(zip(names, (SAID, WORSE), strict=True)), how_fluent=["4", "5", "3"] * 4)
+        assert report["needs_answer"]
+
+
+def test_the_name_of_a_person_asks_nothing(tell):
+    people = [f"@{ship.lower()}" for ship in SHIPS]
+    report = tell(query=ASKED, response=SAID, user=people)
+    assert report["mapping"]["prompt"] == "query"
+
+
+def test_what_an_annotator_decided_is_no_answer(tell):
+    spans = [[{"start": 17, "end": 17 + len(ship), "label": "SHIP"}] for ship in SHIPS]
+    report = tell(text=ASKED, spans=spans, answer=["accept"] * 12)
+    assert report["needs_answer"] and "answer" not in report["mapping"].values()

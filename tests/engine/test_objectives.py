@@ -80,6 +80,15 @@ def draw(count: int, *, pair: bool = False) -> list[Example]:
     return sorted(examples, key=lambda one: -len(one.token_ids))
 
 
+def make_step(objective: Objective, own: bool, model: torch.nn.Module) -> StockStep | DecoderStep:
+    """Return how `model` is computed: by the decoder, or by its own code."""
+    if own:
+        decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
+        return DecoderStep(decoder, objective=objective, pad_id=0)
+    losses, device = LossHead(unwrap(model)).token_losses, torch.device("cpu")
+    return StockStep(model, losses, objective=objective, dtype="fp32", device=device, pad_id=0)
+
+
 class Taken:
     """A model, its step, and what a step of examples gave."""
 
@@ -92,15 +101,7 @@ class Taken:
         model: torch.nn.Module | None = None,
     ) -> None:
         self.model = make_model("llama") if model is None else model
-        if own:
-            decoder = take_over(unwrap(self.model), bind({}), dtype=torch.float32)
-            self.step = DecoderStep(decoder, objective=objective, pad_id=0)
-        else:
-            losses = LossHead(unwrap(self.model)).token_losses
-            device = torch.device("cpu")
-            self.step = StockStep(
-                self.model, losses, objective=objective, dtype="fp32", device=device, pad_id=0
-            )
+        self.step = make_step(objective, own, self.model)
         self.step.clear()
         count = sum(map(objective.count, examples))
         parts = [examples[start : start + at_once] for start in range(0, len(examples), at_once)]

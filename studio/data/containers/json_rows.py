@@ -132,6 +132,8 @@ def _find_columns(value: Mapping[str, Any]) -> Rows | None:
     if all(isinstance(part, list) for part in parts) and len({len(part) for part in parts}) == 1:
         if all(part and all(isinstance(item, dict) for item in part) for part in parts):
             return None
+        if len(parts) >= LEAST_PARTS and _are_talks([item for part in parts for item in part], value):
+            return None
         if all(_is_pair(item) for part in parts for item in part):
             return [dict(value)]  # what was asked and answered, one after the other
         return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
@@ -148,6 +150,16 @@ def _is_pair(item: object) -> bool:
     return isinstance(item, list) and len(item) == 2 and all(isinstance(one, str) for one in item)
 
 
+def _are_talks(parts: list[object], value: Mapping[str, Any]) -> bool:
+    """Return whether all values are lists of turns, and their keys no columns of one row."""
+    return all(is_talk(part) and isinstance(part[0], dict) for part in parts) and SIDES.isdisjoint(value)
+
+
+def _unwrap(part: object) -> object:
+    """Return the only list that a list holds: a talk as the one entry under its id; anything else as it is."""
+    return part[0] if isinstance(part, list) and len(part) == 1 and isinstance(part[0], list) else part
+
+
 def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
     """Return the rows of an object whose keys are their ids, or questions."""
     parts = list(value.values())
@@ -157,7 +169,8 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
         shared = {*parts[0]}.intersection(*parts)
         every = {*parts[0]}.union(*parts)
         return parts if 2 * len(shared) >= len(every) else None
-    if all(is_talk(part) and isinstance(part[0], dict) for part in parts) and SIDES.isdisjoint(value):
+    parts = [_unwrap(part) for part in parts]
+    if _are_talks(parts, value):
         return [{TALK: part} for part in parts]
     if all(isinstance(part, str) for part in parts) and sum(
         len(key.split()) for key in value

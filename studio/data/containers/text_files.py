@@ -11,7 +11,8 @@ from typing import BinaryIO
 from studio.core.facts import Choice
 from studio.core.i18n import text
 from studio.data.charset import JoinedBytes, get_codec, read_head
-from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions
+from studio.data.containers.container import DEFAULTS, HEAD_BYTES, Container, ReadOptions, parse_json
+from studio.data.containers.json_stream import find_values
 from studio.data.line_reader import Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
 from studio.data.row_codes import RowCode
@@ -42,8 +43,26 @@ FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
 def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
-    """Return whether the file's name says so: any bytes could be text."""
-    return suffix in suffixes
+    """Return whether the file's name says so: any bytes could be text, but objects are no sentences."""
+    return suffix in suffixes and not _are_objects(head)
+
+
+def _are_objects(head: bytes) -> bool:
+    """Return whether a text begins with a whole JSON object behind which others begin, or with a list of them."""
+    begun = head.lstrip()
+    if begun.startswith(b"["):
+        begun = begun[1:].lstrip()
+    if not begun.startswith(b"{"):
+        return False
+    first = next(find_values(begun), None)
+    if not isinstance(first, tuple):
+        return False
+    try:
+        found = parse_json(begun[: first[1]])
+    except ValueError:
+        return False
+    following = begun[first[1] :].lstrip(b" \t\r\n,")[:1]
+    return isinstance(found, dict) and bool(found) and following in (b"{", b"]")
 
 
 def choose_pieces(head: bytes, options: ReadOptions = DEFAULTS, *, markdown: bool = False) -> Choice:

@@ -87,6 +87,11 @@ def is_address(words: str) -> bool:
     return bool(ADDRESS.fullmatch(words) or MAIL.fullmatch(words.strip()))
 
 
+def is_handle(words: str) -> bool:
+    """Return whether a text is the name by which a page calls a person: `@somebody`."""
+    return words.startswith("@") and " " not in words.strip()
+
+
 def is_code(cell: object) -> bool:
     """Return whether a cell is the query of a database."""
     return isinstance(cell, str) and CODE.match(cell) is not None

@@ -117,6 +117,10 @@ def part_options(cell: object) -> Options:
                 return tuple((found[1], found[2].strip()) for found in lettered)
             return _mark(cell, None)
         if all(isinstance(one, Mapping) for one in cell):
+            if all(len(one) == 1 and isinstance(next(iter(one.values())), str) for one in cell):
+                lone = [next(iter(one.items())) for one in cell]  # an object an option, under its mark
+                if len({mark for mark, _ in lone}) == len(lone):
+                    return tuple((str(mark).strip(), words) for mark, words in lone)
             if not any(key in one for one in cell for key in WORD_KEYS):
                 return _part_objects(cell)
             words = [next((one[key] for key in WORD_KEYS if one.get(key) is not None), None) for one in cell]
@@ -174,6 +178,8 @@ def choose(options: Options, answer: object, column: str, first: int = 0) -> str
     None for an answer in words of its own. Raises RowError for a number or letter without an option.
     """
     words = [one.strip() for _, one in options]
+    if flags := read_flags(answer, len(options)):
+        return ", ".join(word for word, flag in zip(words, flags, strict=True) if flag)
     if isinstance(answer, bool):
         return None
     if isinstance(answer, float) and answer.is_integer():
@@ -204,6 +210,14 @@ def choose(options: Options, answer: object, column: str, first: int = 0) -> str
     return words[place]
 
 
+def read_flags(cell: object, count: int) -> list[bool]:
+    """Return for each of `count` options whether it is right; [] where a cell is no list of flags, or none is set."""
+    if not isinstance(cell, (list, tuple)) or len(cell) != count:
+        return []
+    flags = [bool(one) for one in cell if isinstance(one, (bool, int, float)) and one in (0, 1)]
+    return flags if len(flags) == count and any(flags) else []
+
+
 def find_key(columns: Sequence[str], choices: str, sample: Sequence[Values]) -> str:
     """Return which of `columns` names an option of `choices` row by row, and by its own name says so; "" for none."""
     rows = [(row, options) for row in sample[:LOOKED_AT] if len(options := read_options(row, choices)) > 1]
@@ -227,6 +241,10 @@ def _names_options(column: str, rows: Sequence[tuple[Values, Options]]) -> bool:
     told = named = 0
     for row, options in rows:
         cell = row.get(column)
+        if isinstance(cell, (list, tuple)) and cell:
+            told += 1
+            named += bool(read_flags(cell, len(options)))
+            continue
         if is_empty(cell) or not isinstance(cell, (str, int, float)) or isinstance(cell, bool):
             continue
         told += 1

@@ -37,6 +37,11 @@ NAMING = frozenset((*HEADS, "name", "nombre", "nom", "名称"))
 """Last words in the names of what says what a row is about."""
 RENEWED = frozenset("corrected revised improved refined".split())
 """Names of what became of an answer."""
+JUDGING = frozenset(
+    "note notes comment comments review evidence report reason reasons rationale justification feedback "
+    "critique".split()
+)
+"""Words in the names of what a rater wrote."""
 EXPLAINING = frozenset(
     "explanation explanations rationale reason reasons reasoning analysis thought thoughts steps context".split()
 )
@@ -62,6 +67,11 @@ def _heads_post(name: str, asked: str) -> bool:
     """Return whether a column is the title of a post whose body is read: `title`, `question_title`, `question_body`."""
     head, body = part_name(name), part_name(asked)
     return _last(name) in HEADS and _last(asked) in POSTS and {*head[:-1]} <= {*body[:-1]}
+
+
+def judges(name: str) -> bool:
+    """Return whether a column is called what somebody noted who compared two answers: it may tell the better one."""
+    return bool({*part_name(name)} & JUDGING)
 
 
 def find_stand_in(names: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> str:
@@ -158,6 +168,11 @@ def is_constant(name: str, sample: Sequence[Values]) -> bool:
         and is_word(first)
         and all(cell == first for cell in cells)
     )
+
+
+def is_state(cells: Sequence[object]) -> bool:
+    """Return whether all rows were decided alike in an annotation tool: no answer to what they hold."""
+    return len(cells) > 1 and {*map(str, cells)} in ({"accept"}, {"reject"}, {"ignore"})
 
 
 def is_wordless(name: str, sample: Sequence[Values]) -> bool:

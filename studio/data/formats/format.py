@@ -16,6 +16,7 @@ from studio.data.formats.cells import (
     is_asking,
     is_code,
     is_empty,
+    is_handle,
     shorten,
     show_names,
 )
@@ -32,7 +33,9 @@ from studio.data.formats.column_relations import (
     is_constant,
     is_quoted,
     is_sparse,
+    is_state,
     is_wordless,
+    judges,
     says_the_same,
     sorts,
 )
@@ -250,6 +253,8 @@ class Format:
                 heads = [mapping["prompt"], *(name for name in heads if name != head)]
                 rest = [heads[0], *(name for name in rest if name != head)]
                 mapping = {**mapping, "prompt": head}
+            if not {"first", "rated"}.isdisjoint(mapping):
+                rest = [name for name in rest if not judges(name)]
             mapping |= find_material(rest, chosen, sample, heads)
         missing = tuple(
             roles.split("|")[0]
@@ -351,6 +356,10 @@ class Format:
             return False  # ids of tokens, whose words may stand in another column
         if role in ASKING and count_rows(cells):
             return False  # the number of the row
+        if role in ASKING and cells and all(isinstance(cell, str) and is_handle(cell) for cell in cells):
+            return False  # who asked
+        if role in SAID and is_state(cells):
+            return False
         if role in ASKING and simplify(name) not in ASKING and 2 * sum(map(is_code, cells)) > len(cells):
             return False  # a `query` of a database is no question
         if sure and any(role in roles.split("|") for roles in self.required):

@@ -12,11 +12,13 @@ from studio.data.row import RowError
 from studio.data.row_codes import RowCode
 
 SIDES = re.compile(r"^(.*?)[_ ]?([01ab12AB])$")
+WORDED = {"left": "a", "right": "b"}
+"""Words before or behind what is compared, for the first and the second: `left_answer`, `answer_right`."""
 ANSWER_WORDS = frozenset(
-    "response answer output completion text reply summary ref reference conversation message".split()
+    "response answer output completion text reply summary ref reference conversation message candidate".split()
 )
 BETTER_WORDS = frozenset(
-    "better preferred preference winner chosen label labels choice best overall selected".split()
+    "better preferred preference winner chosen label labels choice best overall selected result verdict".split()
 )
 FIRST = frozenset(
     ("0", "a", "model_a", "response_a", "answer_a", "left", "first", "response_0", "assistant_a")
@@ -64,9 +66,9 @@ def find_pair(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str
             return {"rated": name}
     fronts: dict[str, dict[str, str]] = {}
     for name in columns:
-        found = SIDES.match(name) if isinstance(name, str) else None
-        if found and ANSWER_WORDS & {*part_name(found[1])}:
-            fronts.setdefault(found[1].lower(), {})[found[2].lower()] = name
+        front, mark = part_side(name)
+        if mark and ANSWER_WORDS & {*part_name(front)}:
+            fronts.setdefault(front, {})[mark] = name
     for sides in fronts.values():
         marks = sorted(sides)
         if marks not in (["0", "1"], ["1", "2"], ["a", "b"]):
@@ -88,12 +90,27 @@ def find_pair(columns: Sequence[str], sample: Sequence[Values]) -> dict[str, str
     return {}
 
 
+def part_side(name: object) -> tuple[str, str]:
+    """Return what a column holds and which of two it is, by its name: ("answer", "a") of `answer_a`, `left_answer`.
+
+    ("", "") where its name says neither.
+    """
+    if not isinstance(name, str):
+        return "", ""
+    words = part_name(name)
+    for place in (0, -1):
+        if len(words) > 1 and words[place] in WORDED:
+            return " ".join(words[1:] if place == 0 else words[:-1]), WORDED[words[place]]
+    found = SIDES.match(name)
+    return (found[1].lower(), found[2].lower()) if found else ("", "")
+
+
 def _find_scores(columns: Sequence[str], marks: Sequence[str], rows: Sequence[Values]) -> dict[str, str]:
     found: dict[str, dict[str, str]] = {}
     for name in columns:
-        parts = SIDES.match(name) if isinstance(name, str) else None
-        if parts and SCORE_WORDS & {*part_name(parts[1])}:
-            found.setdefault(parts[1].lower(), {})[parts[2].lower()] = name
+        front, mark = part_side(name)
+        if mark and SCORE_WORDS & {*part_name(front)}:
+            found.setdefault(front, {})[mark] = name
     for sides in found.values():
         numbers = [row.get(name) for row in rows for name in sides.values()]
         if sorted(sides) == list(marks) and numbers and all(_number(cell) is not None for cell in numbers):
@@ -168,7 +185,7 @@ def sort_pair(values: Values, mapping: Mapping[str, str]) -> tuple[object, objec
         side = int(number > 0)
     else:
         cell = values.get(mapping["better"])
-        side = None if is_empty(cell) else find_side(cell, [name[-1].lower() for name in (first, second)])
+        side = None if is_empty(cell) else find_side(cell, [part_side(name)[1] for name in (first, second)])
         if side is None:
             raise _refuse(mapping["better"], cell, tie=_is_tie(cell))
     cells = (values.get(first), values.get(second))

@@ -24,7 +24,7 @@ from studio.data.formats.cells import (
     say_scalar,
     shorten,
 )
-from studio.data.formats.choices import choose, read_options, say_options
+from studio.data.formats.choices import choose, read_flags, read_options, say_options
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
@@ -252,7 +252,8 @@ def _read_choice(
     if not options:
         beside = values.get(mapping["choices"])
         return words if is_empty(beside) else f"{words}\n\n{beside}", say_answer(cell, said)
-    answer = cell if isinstance(cell, (int, float)) else say_answer(cell, said)
+    flagged = isinstance(cell, (int, float)) or read_flags(cell, len(options))
+    answer = cell if flagged else say_answer(cell, said)
     chosen = choose(options, answer, said, first)
     if not all(one.strip() in words for _, one in options):
         words = f"{words}\n\n{say_options(options)}"

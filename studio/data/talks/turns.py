@@ -139,7 +139,8 @@ def to_turn(value: object) -> Turn | None:
     name = value.get("name")
     if isinstance(name, str) and name != speaker:
         rest["name"] = name
-    return {"role": str(speaker), "content": words if words is not value.get("tool_calls") else None, **rest}
+    called = any(words is value.get(key) for key in ("tool_calls", "function_call"))
+    return {"role": str(speaker), "content": None if called else words, **rest}
 
 
 def _from_segments(cell: Sequence[Mapping[str, object]]) -> Turns | None:

@@ -5,23 +5,29 @@
 N tokens that count in a micro-batch, S sequences. An objective sees log-probabilities and says g: the head gives dlp/dh
 beside lp in one pass, so that none needs logits, autograd or a kernel of its own. Both steps (studio/engine/train_step,
 decoder_step) ask it the same way. A loss is a sum over examples divided by what all examples of the *step* count, so
-neither the cut into micro-steps nor a replay changes the gradient. Settings of an objective come with the first that
-has any.
+neither the cut into micro-steps nor a replay changes the gradient. What a loss needs to know of the whole step beside
+that (KTO's mean divergence, how many tokens another term is divided by) is measured once, before its first micro-step,
+and given with each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from studio.core.events import Metric
+from studio.core.recipe import PreferenceSpec
 from studio.data.sequence_packing import Example, count_trained
 
 if TYPE_CHECKING:  # a window lists objectives without torch
     from torch import Tensor
+
+
+Score = Callable[[Sequence[Example]], list[np.ndarray]]
+"""Gives the log-probabilities of each example's tokens that count, float32, by the model as it is now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +40,12 @@ class Picked:
     """(N,) float32: log-probabilities by the model as it was before the first step; None where none is asked for."""
     counts: Tensor | None = None
     """(S,) int64: how many of the tokens each sequence has; None for a TokenObjective."""
+    answers: Tensor | None = None
+    """(N,) bool: which of the tokens are of answers, where prompts are learned, too; None: all."""
+    labels: Tensor | None = None
+    """(S,) bool: whether a sequence's answer is a good one; None where the data do not say."""
+    window: Tensor | None = None
+    """() float32: what Objective.measure_window() found of the whole step; None where it finds nothing."""
 
     def sum_sequences(self, values: Tensor) -> Tensor:
         """Return the sum of `values` (N,) over each sequence, (S,), in a fixed order: a replay gives the same bits."""
@@ -62,16 +74,56 @@ class Objective:
     """One way to train; a subclass says `name` and computes `loss`."""
 
     name: str
+    usual_rates: tuple[float, float] | None = None
+    """The learning rates for an adapter and for all weights where nobody set one; None: the recipe's default."""
+    usual_beta = 0.1
     sequences = 1
     """Sequences of an example, which stand behind each other as its documents; they are never parted."""
     needs_reference = False
     """Whether `Picked.reference` is wanted: a pass over all examples before the first step."""
     metrics: tuple[Metric, ...] = ()
     """What `Terms.metrics` holds, in the order of the charts."""
+    derived: tuple[Metric, ...] = ()
+    """What complete() adds."""
+
+    def __init__(self, settings: PreferenceSpec | None = None) -> None:
+        self.settings = settings or PreferenceSpec()
+
+    @property
+    def beta(self) -> float:
+        """How much a gain of one in a summed log-probability counts: the recipe's, or what is usual."""
+        return self.settings.beta or self.usual_beta
+
+    def with_settings(self, settings: PreferenceSpec) -> Self:
+        """Return this objective as a recipe sets it."""
+        return type(self)(settings)
+
+    def fit(self, examples: Sequence[Example]) -> Self:
+        """Return this objective with what it takes from the examples that are learned from."""
+        return self
+
+    def view(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Return the prepared `examples` as they are trained on: with what else is to be learned, or compared with."""
+        return examples
+
+    def companions(self, examples: Sequence[Example], max_length: int) -> Sequence[Example] | None:
+        """Return what is scored beside each of `examples`, as many: `Example.companion`; None: nothing.
+
+        None of them is longer than `max_length` tokens.
+        """
+        return None
 
     def count(self, example: Example) -> float:
-        """Return what `example` adds to what a step's loss is divided by."""
-        return 1.0
+        """Return what `example` adds to what a step's loss is divided by: its groups of sequences."""
+        return len(example.lengths) / self.sequences
+
+    def measure_window(self, window: Sequence[Example], score: Score) -> float | None:
+        """Return what the loss of each of `window`, the examples of a step, needs to know of all; None: nothing."""
+        return None
+
+    def complete(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return the `metrics` of a step with those that follow from them."""
+        return metrics
 
     def loss(self, log_probabilities: Tensor, picked: Picked) -> Terms:
         """Return the Terms of (N,) float32 log-probabilities."""

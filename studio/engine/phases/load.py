@@ -12,6 +12,7 @@ from studio.core.codec import to_json
 from studio.core.events import DataPrepared, KernelFellBack, RunPlanned, RunResumed
 from studio.core.facts import BackendPlan
 from studio.core.i18n import text
+from studio.core.recipe import USUAL_RATE, Recipe, change_recipe
 from studio.data.prepare import PreparedData
 from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen
@@ -20,6 +21,7 @@ from studio.engine.checkpoint import require_space, save_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.fault_recovery import Recovery
 from studio.engine.objectives import get_objective
+from studio.engine.objectives.objective import Objective
 from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
@@ -41,7 +43,9 @@ def load(run: Run, prepared: Prepared) -> Training:
     Raises StudioError.
     """
     with run.phase("load"):
-        recipe, facts, data = run.recipe, prepared.facts, prepared.data
+        facts, data = prepared.facts, prepared.data
+        objective = get_objective(data.method, run.recipe.preference).fit(data.train)
+        recipe = run.recipe = _fit_rate(run, objective)
         gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
         if gpu is not None and budget_bytes:
             run.machine = limit_memory(run.machine, gpu, budget_bytes)
@@ -63,7 +67,7 @@ def load(run: Run, prepared: Prepared) -> Training:
             RunPlanned(
                 plan=plan,
                 swaps=(*fast.describe(), *loaded.notes, *capped),
-                metrics=get_objective(data.method).metrics,
+                metrics=(*objective.derived, *objective.metrics),
             )
         )
         for op, reason in fast.twins.items():
@@ -86,7 +90,7 @@ def load(run: Run, prepared: Prepared) -> Training:
             gpu=card,
         )
         recovery = _make_recovery(run, loaded, plan, fast, budget_bytes)
-        trainer = _make_trainer(run, loaded, plan, data, recovery, fast)
+        trainer = _make_trainer(run, loaded, plan, data, recovery, fast, objective)
         validation_rows = len(data.validation)
         run.emit(
             DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
@@ -107,6 +111,19 @@ def load(run: Run, prepared: Prepared) -> Training:
         proof=proof,
         frozen_sum=frozen_sum,
     )
+
+
+def _fit_rate(run: Run, objective: Objective) -> Recipe:
+    """Return the recipe with the objective's learning rate where nobody set one, and say so.
+
+    What is usual for examples is forty times what comparisons bear: they break the model's answers above it.
+    """
+    recipe = run.recipe
+    if objective.usual_rates is None or recipe.optim.learning_rate != USUAL_RATE:
+        return recipe
+    rate = objective.usual_rates[recipe.adapter.method == "full"]
+    run.warn(text("run.usual_rate", rate=f"{rate:g}", default=f"{USUAL_RATE:g}"))
+    return change_recipe(recipe, {"optim.learning_rate": rate})
 
 
 def _make_recovery(run: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budget_bytes: int) -> Recovery:
@@ -132,7 +149,13 @@ def _make_recovery(run: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budg
 
 
 def _make_trainer(
-    run: Run, loaded: Loaded, plan: BackendPlan, data: PreparedData, recovery: Recovery, fast: Fast
+    run: Run,
+    loaded: Loaded,
+    plan: BackendPlan,
+    data: PreparedData,
+    recovery: Recovery,
+    fast: Fast,
+    objective: Objective,
 ) -> Trainer:
     def save(state: TrainState) -> int:
         weights = trained_state(loaded.model)
@@ -145,7 +168,7 @@ def _make_trainer(
 
     trainer = Trainer(
         loaded.model,
-        make_step(loaded, plan, data.method, fast, run.emit, packing=run.recipe.data.packing),
+        make_step(loaded, plan, objective, fast, run.emit, packing=run.recipe.data.packing),
         data.train,
         data.validation,
         run.recipe,

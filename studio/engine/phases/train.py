@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from studio.core.codec import to_json
 from studio.core.i18n import text
 from studio.engine.kernel_compile import warm_up
 from studio.engine.memory_calibration import keep_what_fits
@@ -38,8 +41,19 @@ def compute_reference(run: Run, training: Training) -> None:
     """Let an objective that compares have what the model makes of the examples now. Raises StudioError."""
     if training.trainer.step.objective.needs_reference:
         with run.phase("reference"):
-            content_hash = training.prepared.data.facts.content_hash
-            add_reference(training.trainer, run.folder.path, content_hash, run.stop_when_asked)
+            add_reference(
+                training.trainer, run.folder.path, _name_reference(run, training), run.stop_when_asked
+            )
+
+
+def _name_reference(run: Run, training: Training) -> str:
+    """Return what log-probabilities hang on: base, adapter to go on with, dtypes, and what makes tokens."""
+    plan, recipe = training.plan, run.recipe
+    parts = [
+        run.record.base_hash, recipe.model.adapter, plan.quantization.value, plan.dtype.value,
+        training.prepared.data.facts.content_hash, to_json(recipe.data), recipe.seed,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def compile_kernels(run: Run, training: Training) -> None:

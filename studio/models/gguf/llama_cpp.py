@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from studio.core.json_file import parse_json
+
 PACKAGE = "xllamacpp"
 TIMEOUT_S = 300.0
 CONTEXT_TOKENS = 512
@@ -50,7 +52,7 @@ def ask(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
         said = done.stderr.decode("utf-8", "replace").splitlines()
         told = [line for line in said if " E " in line or "ASSERT" in line]
         raise LlamaCppError("\n".join(told[:3] or said[-3:]) or f"exit code {done.returncode}")
-    return json.loads(done.stdout.decode().splitlines()[-1])
+    return parse_json(done.stdout.decode().splitlines()[-1])
 
 
 class _Server:
@@ -81,7 +83,7 @@ class _Server:
         connection.close()
         if response.status != 200:
             raise LlamaCppError(answer[:500])
-        return json.loads(answer)
+        return parse_json(answer)
 
 
 def _answer(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _answer(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Answer what stands in the input about the file that the command line names."""
-    questions = json.load(sys.stdin)
+    questions = parse_json(sys.stdin.read())
     print(json.dumps(_answer(Path(sys.argv[1]), questions)), flush=True)
     os._exit(0)  # its threads end with the process; taking them down takes seconds
 

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from studio.core.errors import StudioError
+from studio.engine.legacy_config import add_older_spelling
 from studio.models.catalog import DEMO_MODEL
 from studio.models.gguf.header import read_header
 from studio.models.gguf.llama_cpp import LlamaCppError, ask
@@ -99,11 +100,11 @@ def make_folder(folder: Path, kind, settings):
                 one.mul_(4.0)
     model.eval().to(torch.bfloat16).float()
     model.save_pretrained(folder)
-    for name in ("tokenizer.json", "chat_template.jinja"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (folder / name).write_bytes((DEMO_MODEL / name).read_bytes())
-    settings = json.loads((DEMO_MODEL / "tokenizer_config.json").read_text(encoding="utf-8"))
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    # Some families have a tokenizer of their own, whatever the file says: what is loaded is what is kept.
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    add_older_spelling(folder)
     return model
 
 

@@ -27,6 +27,7 @@ from studio.ui.templates import render
 
 SECTIONS = (
     ("learning", ("optim",)),
+    ("comparing", ("preference",)),
     ("adapter", ("adapter",)),
     ("run", ("name", "objective", "seed", "run")),
 )
@@ -185,7 +186,8 @@ class HyperparametersTab:
         settings = [
             path
             for path in self.form.knobs
-            if path.split(".")[0] in ("objective", "adapter", "optim", "run") and path not in BESIDE_PLAIN
+            if path.split(".")[0] in ("objective", "preference", "adapter", "optim", "run")
+            and path not in BESIDE_PLAIN
         ]
         came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
         fitted = follow_model(old, recipe) if moved and not came else recipe
