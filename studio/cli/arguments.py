@@ -107,7 +107,9 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(window, "--window", action="store_true")
     for name in ("--share", "--lan", "--share-owner"):
         option(window, name, action="store_true")
-    option(add("demo"), "--resume", "demo_resume", metavar="RUN", default="")
+    demo = add("demo")
+    option(demo, "--resume", "demo_resume", metavar="RUN", default="")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
