@@ -52,12 +52,17 @@ def run_preference_demo(
     answers = {}
     for side, run in zip(SIDES, (start.run, record.run), strict=True):
         label = text(f"demo.measure.{'base' if side == 'before' else 'tuned'}")
-        answers[side] = desk.chat.answer_all(
+        answers[side] = desk.chat.lend(
             run,
-            prompts,
-            side="tuned",
-            max_new_tokens=ANSWER_TOKENS,
-            on_progress=lambda done, total, label=label: progress(label, done, total),
+            "",
+            None,
+            lambda speaker, should_stop, label=label: speaker.answer_all(
+                prompts,
+                "tuned",
+                max_new_tokens=ANSWER_TOKENS,
+                on_progress=lambda done, total: progress(label, done, total),
+                should_stop=should_stop,
+            ),
         )
     found: dict[str, Any] = {}
     for side, given in answers.items():
