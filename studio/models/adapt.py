@@ -33,6 +33,7 @@ from studio.models.modules_to_save import (
 )
 from studio.models.new_tokens import count_rows, enlarge, name_ends, refuse_ends, unwrap_end
 from studio.models.nf4_experts import list_stacks
+from studio.models.score_head import add_score, holds_score
 from studio.models.token_list import split_modules
 from studio.models.tokenizer import last_line
 
@@ -242,6 +243,8 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
             text("adapter.missing.fix"),
         )
     try:
+        if holds_score(folder):
+            add_score(model)
         enlarge(model, count_rows(folder))
         with _device_of(model), stacks_as_parameters(model), _without_false_alarm():
             adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)

@@ -96,6 +96,8 @@ def _refuse(id: str, **values: object) -> Verdict:
 
 def name_auto_class(architecture: str) -> str:
     """Return the name of transformers' Auto class that loads models of the class `architecture`."""
+    if architecture.endswith("ForSequenceClassification"):
+        return "AutoModelForSequenceClassification"
     text_only, after_pictures = _read_tables()
     reads = architecture in after_pictures and architecture not in text_only
     return "AutoModelForImageTextToText" if reads else "AutoModelForCausalLM"

@@ -31,9 +31,12 @@ def write(job: ExportJob) -> None:
     The files are loaded again and compared with what was stored, computing in fp32: in 16 bits, a rounding that differs
     between two loads sends tokens to other experts, and two equal models seem to differ (Hunyuan's, Bailing's).
     """
+    import torch
+
     from studio.engine.artifact import copy_processor, verify_artifact, write_card
     from studio.engine.legacy_config import add_older_spelling
     from studio.models.load import load_model
+    from studio.models.score_head import holds_score
     from studio.models.tokenizer import load_tokenizer
 
     kept = "fp16" if job.facts.dtype == "fp16" else "bf16"
@@ -48,7 +51,14 @@ def write(job: ExportJob) -> None:
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
     attention = job.plan.attention.value
-    read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
+    if holds_score(job.target):
+        from transformers import AutoModelForSequenceClassification
+
+        read = AutoModelForSequenceClassification.from_pretrained(
+            job.target, dtype=torch.float32, trust_remote_code=False, local_files_only=True
+        )
+    else:
+        read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
     verify_artifact(read, tokenizer, expected, "fp32")
 
 
@@ -60,6 +70,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import cast_weights, load_adapter, merge
     from studio.models.load import DTYPES, load_model
+    from studio.models.score_head import holds_score, make_classifier
 
     job.begin(text("export.phase.load"))
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
@@ -78,6 +89,8 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
         )
         model = load_model(saved, **settings).model
     set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
+    if holds_score(job.run_folder / job.record.artifact):
+        model = make_classifier(model)
     cast_weights(model, DTYPES[kept], job.record.seed)
     job.begin(text("export.phase.write"))
     model.save_pretrained(job.target, max_shard_size="5GB")
