@@ -170,6 +170,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(serve, "--queue", "serve_queue", metavar="N", type=number(int, 1, 10_000), default=64)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
+    option(export, "--type", "gguf_type", metavar="TYPE", default="q4_k_m")
     option(export, "--folder", metavar="DIR")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")

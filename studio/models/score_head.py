@@ -90,3 +90,12 @@ def make_classifier(model: nn.Module) -> nn.Module:
         if name in dict(classifier.named_buffers()):
             setattr(classifier.get_submodule(place), leaf, buffer)
     return classifier.eval()
+
+
+def load_classifier(folder: Path) -> nn.Module:
+    """Return the model in `folder`, of a class for sequence classification, in fp32 on the processor."""
+    from transformers import AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False, local_files_only=True
+    ).eval()
