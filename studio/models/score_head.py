@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from studio.core.json_file import read_json
+from studio.models.architectures import SCORING_TASK
 from studio.models.language_model import find_language_model, text_inputs
 
 SCORE = "score"
-TASK = "SEQ_CLS"
 
 
 def add_score(model: nn.Module) -> None:
@@ -33,18 +32,8 @@ def free_score(adapted: Any) -> None:
     """Train the score beside an adapter, which becomes one for sequence classification."""
     adapted.get_base_model().get_submodule(SCORE).weight.requires_grad_(True)
     config = adapted.peft_config[adapted.active_adapter]
-    config.task_type = TASK
+    config.task_type = SCORING_TASK
     config.modules_to_save = [*(config.modules_to_save or ()), SCORE]
-
-
-def holds_score(folder: str | Path) -> bool:
-    """Return whether the adapter or model in `folder` gives scores."""
-    folder = Path(folder)
-    adapter, config = folder / "adapter_config.json", folder / "config.json"
-    if adapter.is_file():
-        return read_json(adapter).get("task_type") == TASK
-    named = read_json(config).get("architectures") or [""] if config.is_file() else [""]
-    return str(named[0]).endswith("ForSequenceClassification")
 
 
 class ScoreHead:

@@ -256,8 +256,8 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
 
     from studio.engine.exporters import EXPORTERS
     from studio.engine.exporters.exporter import ExportJob
+    from studio.models.architectures import holds_score
     from studio.models.catalog import inspect_model
-    from studio.models.score_head import holds_score
 
     file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
     changes = {

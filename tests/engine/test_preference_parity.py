@@ -248,7 +248,7 @@ def test_a_reward_model_is_that_of_trl(micro_batch, tmp_path, monkeypatch):
     for name, weight in found.named_parameters():
         if weight.requires_grad:
             torch.testing.assert_close(weight, expected[name], rtol=0, atol=5e-5, msg=name)
-            moved.append(float((weight - start[name]).abs().max()))
+            moved.append(float((weight.detach() - start[name]).abs().max()))
     assert min(moved) > 1e-4
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.architectures import name_auto_class, read_architecture
-from studio.models.score_head import holds_score
+from studio.models.architectures import holds_score, name_auto_class, read_architecture
 from studio.models.token_list import BASE_CONFIG, has_tokens
 from studio.planning.memory_estimate import loaded_bytes
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.architectures import name_auto_class, read_architecture
+from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
 if TYPE_CHECKING:
     from studio.engine.artifact import Fingerprint
@@ -33,7 +33,7 @@ def write(job: ExportJob) -> None:
     """
     from studio.engine.artifact import verify_artifact, write_card
     from studio.models.load import load_model
-    from studio.models.score_head import holds_score, load_classifier
+    from studio.models.score_head import load_classifier
 
     tokenizer, expected = store(job)
     (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
@@ -70,7 +70,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import cast_weights, load_adapter, merge
     from studio.models.load import DTYPES, load_model
-    from studio.models.score_head import holds_score, make_classifier
+    from studio.models.score_head import make_classifier
 
     job.begin(text("export.phase.load"))
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
