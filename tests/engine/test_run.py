@@ -159,7 +159,7 @@ def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, mach
     asked = []
 
     def should_stop():
-        if any(isinstance(event, PhaseStarted) and event.phase == "save" for event in events):
+        if any(isinstance(event, PhaseStarted) and event.phase == "score" for event in events):
             asked.append(True)
         return len(asked) > 2
 
