@@ -30,8 +30,9 @@ MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", 
           "ассистент", "المساعد", *_foreign(ANSWERS))  # fmt: skip
 BESIDE = ("input", "context", "eingabe", "kontext", *_foreign(INPUT))
 SYSTEMS = ("system", "系统")
+TOOLS = ("tool", "tool response", "tool result", "function response", "function result")
 WHO = "|".join(
-    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS), key=len, reverse=True)
+    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS, *TOOLS), key=len, reverse=True)
 )
 TIME = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s+\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[APap]\.?\s?[Mm]\.?)?"
 CLOCK = r"(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?[\])]?[ \t]*[-–]?[ \t]*)?"
