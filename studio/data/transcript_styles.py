@@ -9,7 +9,8 @@ from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
 
 ENDS = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
-    r"</s>|<s>|<\|eom_id\|>)\s*"
+    r"</s>|<s>|<\|eom_id\|>|\[/(?:system|user|assistant|human|bot|model|ai)\])\s*",
+    re.I,
 )
 WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
 """A text that stands as a whole between a tag and its end."""

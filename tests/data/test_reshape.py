@@ -437,3 +437,21 @@ def test_questions_without_answers_are_refused(tell):
     with pytest.raises(StudioError) as caught:
         tell(rows)
     assert caught.value.what.id == "data.sniff.unanswered"
+
+
+def test_marks_may_end_a_turn_as_they_begin_it(tell):
+    words = "[USER]\nIs boat {0} in?\n[/USER]\n\n[ASSISTANT]\nIt lies at berth {0}.\n[/ASSISTANT]"
+    report = tell([{"log": words.format(n)} for n in range(8)])
+    assert turns(report) == [("user", "Is boat 0 in?"), ("assistant", "It lies at berth 0.")]
+
+
+def test_facts_beside_the_text_that_they_are_of_are_one_answer(tell):
+    rows = [
+        {"description": f"Boat {n} came in at noon with {n + 3} men and a full load of herring.",
+         "data": {"men": n + 3, "load": "herring", "hour": 12}}
+        for n in range(9)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert [choices[0] for choices in asked(report).values()] == ["description", "data"]
+    report = tell(rows, mapping={"prompt": "description", "completion": "data"})
+    assert json.loads(turns(report)[1][1]) == rows[0]["data"]
