@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "export")
+COMMANDS = ("demo", "train", "resume", "check", "plan", "data", "doctor", "explain", "runs", "chat", "eval")
 BEGAN_S = time.time()
-COMMANDS += ("serve", "wsl", "install", "test", "bench")
+COMMANDS += ("serve", "export", "wsl", "install", "test", "bench")
 # The first is of another Python; with the second each command ends in Python's own prompt.
 LEFT_OUT = ("PYTHONHOME", "PYTHONINSPECT")
 

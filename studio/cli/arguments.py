@@ -40,6 +40,18 @@ def number(kind: type, low: float, high: float) -> Callable[[str], Any]:
     return read
 
 
+def read_pairs(pairs: list[str], id: str) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping; texts of a refusal begin with `id`. Raises StudioError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise StudioError(text(id, pair=pair), text(f"{id}.why"), text(f"{id}.fix"))
+        if found.setdefault(name, value) != value:
+            raise StudioError(text("cli.twice", name=name), text("cli.twice.why"), text("cli.twice.fix"))
+    return found
+
+
 def parse(words: list[str], catalogue: Catalogue) -> argparse.Namespace:
     """Return the options that `words` give; without a command they are those of `studio`, the window.
 
@@ -95,7 +107,9 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(window, "--window", action="store_true")
     for name in ("--share", "--lan", "--share-owner"):
         option(window, name, action="store_true")
-    option(add("demo"), "--resume", "demo_resume", metavar="RUN", default="")
+    demo = add("demo")
+    option(demo, "--resume", "demo_resume", metavar="RUN", default="")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
@@ -133,6 +147,18 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(chat, "--system", "chat_system", metavar="WORDS", default="")
     option(chat, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
     option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
+    measured = add("eval", "name")
+    option(measured, "--data", "eval_data", metavar="FILE", required=True)
+    for name in ("--metrics", "--beside", "--out", "--pattern", "--system", "--judge", "--rubric"):
+        metavar = {"--out": "FILE", "--rubric": "FILE"}.get(name, "WORDS")
+        option(measured, name, "eval_" + name.strip("-"), metavar=metavar, default="")
+    option(measured, "--judge-model", "eval_judge_model", metavar="NAME", default="")
+    option(measured, "--tolerance", "eval_tolerance", metavar="X", type=number(float, 0, 1e9), default=1e-6)
+    option(measured, "--checkpoint", "chat_checkpoint", **step)
+    option(measured, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
+    option(measured, "--format", metavar="F", default="auto")
+    option(measured, "--map", metavar="ROLE=COLUMN", action="append", default=[])
+    option(measured, "--split", "data_split", metavar="NAME", default="")
     serve = add("serve", "run")
     option(serve, "--host", "serve_host", metavar="ADDRESS", default="127.0.0.1")
     option(serve, "--port", "serve_port", type=number(int, 1, 65535), metavar="N")
@@ -144,6 +170,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(serve, "--queue", "serve_queue", metavar="N", type=number(int, 1, 10_000), default=64)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
+    option(export, "--type", "gguf_type", metavar="TYPE", default="q4_k_m")
     option(export, "--folder", metavar="DIR")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")

@@ -7,10 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+from studio.cli.arguments import read_pairs
 from studio.cli.console import Console
 from studio.cli.data_report import describe_data
-from studio.core.errors import StudioError
-from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec
 from studio.machine.workspace import Workspace
 
@@ -68,7 +67,7 @@ def _read_spec(options: argparse.Namespace) -> DatasetSpec:
     return DatasetSpec(
         source=options.source,
         format=options.format,
-        mapping=_read_pairs(options.map, "cli.map"),
+        mapping=read_pairs(options.map, "cli.map"),
         speaker=options.speaker,
         encoding=options.encoding,
         sheet=options.sheet,
@@ -80,20 +79,9 @@ def _read_spec(options: argparse.Namespace) -> DatasetSpec:
         template=options.template,
         duplicates=options.duplicates,
         overlap=options.overlap,
-        filters=_read_pairs(options.filter, "cli.filter"),
+        filters=read_pairs(options.filter, "cli.filter"),
         accept_bad_rows=options.accept_bad_rows,
     )
-
-
-def _read_pairs(pairs: list[str], id: str) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise StudioError(text(id, pair=pair), text(f"{id}.why"), text(f"{id}.fix"))
-        if found.setdefault(name, value) != value:
-            raise StudioError(text("cli.twice", name=name), text("cli.twice.why"), text("cli.twice.fix"))
-    return found
 
 
 def _shorten(words: str, characters: int) -> str:

@@ -198,20 +198,56 @@ class Speaker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Return greedy answers to many prompts, those that are whole when it is stopped, "" for the others."""
-        prompts, ended = [self._read_ids(messages) for messages in conversations], 0
+        prompts, ended = [self.read_prompt(messages) for messages in conversations], 0
+
+        def tell(place: int, completion: Completion) -> None:
+            nonlocal ended
+            ended += 1
+            on_progress(ended, len(prompts))
+
+        found = self.complete(
+            prompts, side, max_new_tokens=max_new_tokens, on_end=tell, should_stop=should_stop
+        )
+        return ["" if one.reason == "stopped" else self.say(one.tokens) for one in found]
+
+    def complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        side: str,
+        *,
+        max_new_tokens: int,
+        on_end: Callable[[int, Completion], None],
+        should_stop: Callable[[], bool],
+    ) -> list[Completion]:
+        """Return greedy answers of `side` to many prompts of token ids, each as long as it may and can become.
+
+        `on_end` hears of each that came to its end, with its place among `prompts`, in the order of their ends.
+        """
+        answerer, requests = self._answerers[side], []
+        for prompt in prompts:
+            room = answerer.limit - len(prompt) if answerer.limit else max_new_tokens
+            sampling = Sampling(max_new_tokens=max(1, min(max_new_tokens, room)))
+            requests.append(Request(tuple(prompt), sampling))
+        places = {id(request): place for place, request in enumerate(requests)}
 
         def tell(grown: Sequence[Completion]) -> None:
-            nonlocal ended
-            before, ended = ended, ended + sum(one.reason is not None for one in grown)
-            if ended > before:
-                on_progress(ended, len(prompts))
+            for one in grown:
+                if one.reason in ("end", "limit"):
+                    on_end(places[id(one.request)], one)
 
-        sampling = Sampling(max_new_tokens=max_new_tokens)
-        found = self._answer(prompts, side, sampling, tell, should_stop, slots=TEST_SLOTS)
-        whole = [one.tokens if one.reason != "stopped" else [] for one in found]
-        return [
-            self._ends.cut(words) for words in self.tokenizer.batch_decode(whole, skip_special_tokens=True)
-        ]
+        with self.using(side):
+            return answerer.answer(
+                requests, adapted=side == "tuned", slots=TEST_SLOTS, on_step=tell, should_stop=should_stop
+            )
+
+    def read_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the token ids after which `messages` are answered. Raises StudioError where they do not fit."""
+        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
+        return self._prompts.read_ids(AnswerRequest(tell=lambda said: None, messages=messages), limit)
+
+    def say(self, tokens: Sequence[int]) -> str:
+        """Return the words of an answer, without what ends it."""
+        return self._ends.cut(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     @contextmanager
     def using(self, side: str) -> Iterator[Any]:
@@ -225,31 +261,6 @@ class Speaker:
 
     def _models(self) -> tuple[Any, ...]:
         return (self.tuned,) if self.base is self.tuned else (self.base, self.tuned)
-
-    def _read_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        limit = getattr(self.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
-        return self._prompts.read_ids(AnswerRequest(tell=lambda said: None, messages=messages), limit)
-
-    def _answer(
-        self,
-        prompts: Sequence[Sequence[int]],
-        side: str,
-        sampling: Sampling,
-        on_step: Callable[[Sequence[Completion]], None],
-        should_stop: Callable[[], bool],
-        slots: int = SLOTS,
-    ) -> list[Completion]:
-        """Let the model of `side` answer prompts of token ids, each as long as it may and can become."""
-        answerer = self._answerers[side]
-        requests = []
-        for prompt in prompts:
-            room = answerer.limit - len(prompt) if answerer.limit else sampling.max_new_tokens
-            limit = max(1, min(sampling.max_new_tokens, room))
-            requests.append(Request(tuple(prompt), dataclasses.replace(sampling, max_new_tokens=limit)))
-        with self.using(side):
-            return answerer.answer(
-                requests, adapted=side == "tuned", slots=slots, on_step=on_step, should_stop=should_stop
-            )
 
 
 def load_tuned(partner: Partner) -> Any:

@@ -13,10 +13,10 @@ from studio.core.facts import Verdict
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import SIDES, RunRecord
+from studio.data.questions import QuestionSet
 from studio.machine.workspace import Workspace
 from studio.services.answer_queue import AnswerQueue, QueuedAnswer
 from studio.services.chat_history import TalkFiles
-from studio.services.eval_prompts import PromptSet
 from studio.services.eval_table import EvalTable, make_table
 from studio.services.machine_state import MachineState
 from studio.services.partners import find_partner, has_other_base
@@ -74,6 +74,8 @@ class ChatService:
         self._asked: list[str] = []
         """Runs whose models are answering, one entry an answer."""
         self._tested = ""
+        self.addressed = False
+        """Whether an address answers other programs, which would be lost with this process."""
 
     # Who -------------------------------------------------------------------------------------------------------------
 
@@ -212,30 +214,27 @@ class ChatService:
         """How many wait for an answer that has not begun."""
         return self._queue.count
 
-    def answer_all(
+    def lend(
         self,
         run: str,
-        conversations: Sequence[Sequence[Mapping[str, str]]],
-        *,
-        side: str,
-        max_new_tokens: int,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[str]:
-        """Return greedy answers of the result of `run`, or of its base, to many prompts; waits. Raises StudioError."""
+        checkpoint: str,
+        recipe: Recipe | None,
+        work: Callable[[Any, Callable[[], bool]], Any],
+    ) -> Any:
+        """Return `work(engine.chat.Speaker, should_stop)` with the model loaded; waits for its turn and its end.
 
-        def answer() -> list[str]:
+        Raises StudioError, also where memory is too small, and what `work` raises.
+        """
+
+        def use() -> Any:
             with self._hold:
-                return self._speak(run, "", None).answer_all(
-                    conversations,
-                    side,
-                    max_new_tokens=max_new_tokens,
-                    on_progress=on_progress,
-                    should_stop=lambda: self._runs.stopping,
+                return self._sparing(
+                    lambda: work(self._speak(run, checkpoint, recipe), lambda: self._runs.stopping)
                 )
 
         self._asked.append(run)
         try:
-            return self._worker().call(answer)
+            return self._worker().call(use)
         finally:
             self._asked.remove(run)
 
@@ -243,7 +242,7 @@ class ChatService:
 
     def start_test(
         self,
-        prompts: PromptSet,
+        questions: QuestionSet,
         *,
         run: str = "",
         checkpoint: str = "",
@@ -266,16 +265,16 @@ class ChatService:
             return job.stopping or self._must_end(turn)
 
         def work(job: Job) -> EvalTable:
-            from studio.engine.answer_metrics import measure_losses, render_expected
+            from studio.engine.answer_losses import measure_losses, render_expected
 
             job.tell(text("test.loading"))
             speaker = self._speak(run, checkpoint, recipe)
             front = ({"role": "system", "content": system.strip()},) if system.strip() else ()
             asked = [
                 prompt.messages if prompt.messages[0]["role"] == "system" else (*front, *prompt.messages)
-                for prompt in prompts.prompts
+                for prompt in questions.asked
             ]
-            wanted = [prompt.expected for prompt in prompts.prompts]
+            wanted = [prompt.expected for prompt in questions.asked]
             rows = render_expected(speaker.tokenizer, asked, wanted)
             limit = getattr(speaker.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
             answers, losses = {}, {}
@@ -301,12 +300,12 @@ class ChatService:
                     )
                 if should_stop():
                     break
-            return make_table(prompts, run, checkpoint, answers, losses, whole=not should_stop())
+            return make_table(questions, run, checkpoint, answers, losses, whole=not should_stop())
 
         def hold(job: Job) -> EvalTable:
             with self._hold:
                 if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
-                    return make_table(prompts, run, checkpoint, {}, {}, whole=False)
+                    return make_table(questions, run, checkpoint, {}, {}, whole=False)
                 return self._sparing(lambda: work(job))
 
         job, self._tested = Job(), run

@@ -7,6 +7,7 @@ from typing import Any
 
 from studio.core.i18n import LOCALES, Text, text
 from studio.core.json_file import parse_json
+from studio.core.metrics.exact import is_exact
 from studio.core.run_record import RunRecord
 from studio.services.desk import Desk
 
@@ -39,12 +40,17 @@ def run_demo(
     answers = {}
     for side in ("base", "tuned"):
         label = text(f"demo.measure.{side}")
-        answers[side] = desk.chat.answer_all(
+        answers[side] = desk.chat.lend(
             run,
-            prompts,
-            side=side,
-            max_new_tokens=ANSWER_TOKENS,
-            on_progress=lambda done, total, label=label: progress(label, done, total),
+            "",
+            None,
+            lambda speaker, should_stop, side=side, label=label: speaker.answer_all(
+                prompts,
+                side,
+                max_new_tokens=ANSWER_TOKENS,
+                on_progress=lambda done, total: progress(label, done, total),
+                should_stop=should_stop,
+            ),
         )
     accuracy = {side: count_exact(given, expected) / len(expected) for side, given in answers.items()}
     lines = [
@@ -73,4 +79,4 @@ def read_held_out() -> tuple[list[list[dict[str, str]]], list[str]]:
 
 def count_exact(answers: list[str], expected: list[str]) -> int:
     """Return how many answers are, but for white space around them, exactly the expected ones."""
-    return sum(given.strip() == wanted.strip() for given, wanted in zip(answers, expected, strict=True))
+    return sum(map(is_exact, answers, expected))

@@ -12,6 +12,7 @@ from studio.core.i18n import text
 from studio.machine.workspace import Workspace
 from studio.services.chat_service import ChatService
 from studio.services.dataset_session import Datasets
+from studio.services.evaluations import Evaluations
 from studio.services.event_log import EventLogs
 from studio.services.exports import Exports
 from studio.services.machine_state import MachineState, hide_broken_triton
@@ -63,6 +64,7 @@ class Desk:
         self.presets = Presets(workspace, self.runs)
         self.library = RunLibrary(workspace, self.runs, self.machine.facts, self._forget, self._release)
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
+        self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from studio.services.eval_prompts import PromptSet
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""What a cell must not begin with: spreadsheets compute it (OWASP, CSV injection)."""
+from studio.core.metrics.exact import is_exact
+from studio.core.metrics.normalised import is_alike
+from studio.data.questions import QuestionSet
+from studio.services.csv_cells import protect
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class TableRow:
     exact: Mapping[str, bool]
     """Empty where nothing is expected, as `alike`."""
     alike: Mapping[str, bool]
-    """The same once normalised (engine.scoring.normalise)."""
+    """The same once normalised (core.metrics.normalised)."""
     losses: Mapping[str, float | None]
     """Mean over the expected answer's tokens, in nats."""
 
@@ -60,7 +60,7 @@ class EvalTable:
 
 
 def make_table(
-    prompts: PromptSet,
+    questions: QuestionSet,
     run: str,
     checkpoint: str,
     answers: Mapping[str, Sequence[str]],
@@ -68,18 +68,18 @@ def make_table(
     *,
     whole: bool,
 ) -> EvalTable:
-    """Return the table of answers and engine.scoring.Loss by side, each in the order of `prompts`."""
-    from studio.engine.answer_metrics import add_losses, is_alike, is_exact
+    """Return the table of answers and engine.scoring.Loss by side, each in the order of `questions.asked`."""
+    from studio.engine.answer_losses import add_losses
 
     rows, totals = [], {}
-    for i, prompt in enumerate(prompts.prompts):
+    for i, prompt in enumerate(questions.asked):
         given = {side: found[i] for side, found in answers.items()}
         wanted = prompt.expected
         known = {} if wanted is None else given
         loss = {side: found[i].mean if found[i] else None for side, found in losses.items()}
         exact = {side: is_exact(words, wanted) for side, words in known.items()}
         alike = {side: is_alike(words, wanted) for side, words in known.items()}
-        rows.append(TableRow(i + 1, prompt.messages[-1]["content"], wanted, given, exact, alike, loss))
+        rows.append(TableRow(i + 1, prompt.prompt, wanted, given, exact, alike, loss))
     for side in answers:
         all_losses = add_losses(losses.get(side, ()))
         totals[side] = Totals(
@@ -89,9 +89,8 @@ def make_table(
             all_losses.mean if all_losses.tokens else None,
             all_losses.perplexity if all_losses.tokens else None,
         )
-    return EvalTable(
-        prompts.name, run, checkpoint, tuple(sorted(rows, key=_rank)), totals, whole, prompts.left_out
-    )
+    ranked, left_out = tuple(sorted(rows, key=_rank)), len(questions.rows) - len(questions.asked)
+    return EvalTable(questions.name, run, checkpoint, ranked, totals, whole, left_out)
 
 
 def _rank(row: TableRow) -> tuple[int, float, int]:
@@ -117,24 +116,19 @@ def write_csv(table: EvalTable, headings: Mapping[str, str]) -> str:
     sides = list(table.totals)
     names = ["number", "prompt", "expected"]
     names += [f"{side}{part}" for side in sides for part in ("", "_exact", "_alike", "_loss")]
-    writer.writerow([_safe(headings[name]) for name in names])
+    writer.writerow([protect(headings[name]) for name in names])
     for row in sorted(table.rows, key=lambda row: row.number):
-        cells: list[Any] = [row.number, _safe(row.prompt), _safe(row.expected or "")]
+        cells: list[Any] = [row.number, protect(row.prompt), protect(row.expected or "")]
         for side in sides:
             loss = row.losses.get(side)
             cells += [
-                _safe(row.answers.get(side, "")),
+                protect(row.answers.get(side, "")),
                 _mark(row.exact.get(side)),
                 _mark(row.alike.get(side)),
             ]
             cells.append("" if loss is None else f"{loss:.6f}")
         writer.writerow(cells)
     return "\ufeff" + out.getvalue()
-
-
-def _safe(words: str) -> str:
-    # Not only the first character: spreadsheets pass over white space before it.
-    return f"'{words}" if words.startswith(FORMULA) or words.lstrip().startswith(FORMULA) else words
 
 
 def _mark(good: bool | None) -> str:

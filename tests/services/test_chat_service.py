@@ -14,9 +14,9 @@ from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunPaused
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
+from studio.data.questions import read_questions
 from studio.engine.run_folder import create_run
 from studio.services.desk import Desk
-from studio.services.eval_prompts import read_prompts
 from studio.services.eval_table import write_csv
 from studio.services.exports import loading_lines
 from tests.each_time import some
@@ -252,46 +252,20 @@ def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
 # Files of questions -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "questions", "expected"),
-    [
-        ("a.jsonl", json.dumps({"messages": [*QUESTION, {"role": "assistant", "content": "a"}]}), ["say 3"], ["a"]),
-        ("b.jsonl", '{"prompt": "q", "completion": "a"}\n{"prompt": "r", "completion": "b"}\n', ["q", "r"], ["a", "b"]),
-        ("c.csv", "prompt,expected\nq one,a\nr two,b\n", ["q one", "r two"], ["a", "b"]),
-        ("d.csv", "prompt\nwho is it\nwhat is it\n", ["who is it", "what is it"], [None, None]),
-        ("e.txt", "first\n\n  second \n", ["first", "second"], [None, None]),
-        ("f.jsonl", '{"question": "q"}\nnot json\n', ["q"], [None]),
-        ("g.json", '[{"instruction": "q", "output": "a"}]', ["q"], ["a"]),
-    ],
-)  # fmt: skip
-def test_files_of_questions_in_many_forms(tmp_path, name, content, questions, expected):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
-    found = read_prompts(path)
-    assert [prompt.messages[-1]["content"] for prompt in found.prompts] == questions
-    assert [prompt.expected for prompt in found.prompts] == expected
-    assert found.left_out == (1 if name == "f.jsonl" else 0)
-
-
-def test_a_file_without_questions_is_refused(tmp_path):
-    path = tmp_path / "none.jsonl"
-    path.write_text('{"messages": [{"role": "assistant", "content": "a"}]}\n', encoding="utf-8")
-    with pytest.raises(StudioError):
-        read_prompts(path)
-
-
 def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
     desk, run = shop[0], shop[1]
     rows = [{"prompt": words, "expected": "@SUM(1)"} for words in ("say 9", "say 3", "=cmd|' /C calc'!A0")]
     path = jsonl(tmp_path / "q.jsonl", rows)
-    before = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=12).result(60)
+    before = desk.chat.start_test(
+        read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=12
+    ).result(60)
     (given,) = [row.answers for row in before.rows if row.number == 2]
     assert before.totals["tuned"].exact == 0 and given["base"] != given["tuned"]
     rows[1]["expected"] = given["tuned"]
     jsonl(path, rows)
-    job = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=12)
+    job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=12)
     with pytest.raises(StudioError):
-        desk.chat.start_test(read_prompts(path), run=run)
+        desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
     table = job.result(60)
     assert table.whole and [row.number for row in table.rows][0] == 2, "what the training brought comes first"
     first = table.rows[0]
@@ -320,7 +294,7 @@ def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path,
         asking = threading.Thread(target=lambda: said.extend(desk.chat.answer(QUESTION, run=run)))
         asking.start()
         wait_until(lambda: desk.chat._engine._jobs.empty() and desk.chat._asked)
-        job = desk.chat.start_test(read_prompts(path), run=run)
+        job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
         desk.chat._turn += 1  # as unload() does, which then waits for the model too
     asking.join(10)
     table = job.result(10)
@@ -333,7 +307,7 @@ def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
     desk, run = shop[0], shop[1]
     path = tmp_path / "many.txt"
     path.write_text("".join(f"say {i}\n" for i in range(200)), encoding="utf-8")
-    job = desk.chat.start_test(read_prompts(path), run=run, max_new_tokens=64)
+    job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=64)
     job.stop()
     table = job.result(60)
     assert not table.whole and len(table.rows) == 200 and not job.error

@@ -207,7 +207,9 @@ def test_base_and_tuned_answer_differently(desk, finished):
         answers[side] = growing[-1]
     assert answers["base"] != answers["tuned"]
     assert answers["tuned"] == list(chat(desk, finished, question, max_new_tokens=12))[-1]
-    both = desk.chat.answer_all(finished, [question, question], side="tuned", max_new_tokens=12)
+    both = desk.chat.lend(
+        finished, "", None, lambda speaker, _: speaker.answer_all([question] * 2, "tuned", max_new_tokens=12)
+    )
     assert both[0] == both[1]
 
 

@@ -20,6 +20,7 @@ from studio.core.facts import Choice
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
+from studio.data.questions import read_questions
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.run_folder import create_run
@@ -29,7 +30,6 @@ from studio.services import export_folder
 from studio.services import exports as exports_module
 from studio.services import runs as running_module
 from studio.services.desk import Desk
-from studio.services.eval_prompts import read_prompts
 from studio.services.export_folder import NOTE, WRITER, open_staging
 from studio.services.results import Result, find_result
 from studio.services.worker import Job
@@ -377,7 +377,7 @@ def test_a_run_that_is_being_tested_is_not_deleted(desk, run, monkeypatch, tmp_p
     path = tmp_path / "questions.txt"
     path.write_text("What is it?\n", encoding="utf-8")
     monkeypatch.setattr(desk.chat, "_worker", Silent)
-    desk.chat.start_test(read_prompts(path), run=run)
+    desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
     assert refusal(lambda: desk.library.delete(run)) == "shelf.used.test"
 
 

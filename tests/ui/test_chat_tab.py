@@ -17,7 +17,6 @@ from studio.core.facts import Verdict
 from studio.core.i18n import load_catalogue, text
 from studio.engine.run_states import StatePlace
 from studio.services.chat_service import LoadedModel
-from studio.services.eval_prompts import Prompt, PromptSet
 from studio.services.eval_table import EvalTable, TableRow, Totals
 from studio.ui.tabs.chat.answer_text import show_answer
 from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, table_card, talk_card
@@ -210,8 +209,8 @@ class FakeTalks:
                 text("desk.training", run="x"), text("desk.training.why"), text("desk.training.fix")
             )
 
-    def start_test(self, prompts, **settings):
-        self.asked.append({"prompts": prompts} | settings)
+    def start_test(self, questions, **settings):
+        self.asked.append({"questions": questions} | settings)
 
 
 @pytest.fixture
@@ -455,16 +454,15 @@ def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
     context.desk.chat.test = make_job()
     list(chat.questions.begin(str(path), 64, "done", "step-00000006", "tuned", "Be brief."))
     asked = context.desk.chat.asked[-1]
-    assert asked["prompts"] == PromptSet(
-        "q.txt", tuple(Prompt(({"role": "user", "content": words},), None) for words in ("one", "two")), 0
-    )
+    assert asked["questions"].name == "q.txt"
+    assert [one.prompt for one in asked["questions"].asked] == ["one", "two"]
     assert (asked["sides"], asked["checkpoint"], asked["system"]) == (
         ("tuned",),
         "step-00000006",
         "Be brief.",
     )
     list(chat.questions.begin_demo(None, 64, "done", "", "both", ""))
-    assert len(context.desk.chat.asked[-1]["prompts"].prompts) == 120
+    assert len(context.desk.chat.asked[-1]["questions"].asked) == 120
     context.desk.active = "done"
     with pytest.raises(StudioError):
         next(chat.questions.begin(str(path), 64, "done", "", "both", ""))

@@ -12,8 +12,9 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
+from studio.core.recipe import DatasetSpec
+from studio.data.questions import read_questions
 from studio.services.demo import HELD_OUT
-from studio.services.eval_prompts import read_prompts
 from studio.services.eval_table import write_csv
 from studio.ui.cards import lead_line, note_card
 from studio.ui.context import Context
@@ -96,7 +97,7 @@ class QuestionFile:
         talks = self.context.desk.chat
         talks.refuse_while_training()
         talks.start_test(
-            read_prompts(path),
+            read_questions(DatasetSpec(source=str(path))),
             run=run,
             checkpoint=place or "",
             recipe=None if run else self.context.draft(),

@@ -1,9 +1,8 @@
-"""How good answers are: whether they are the expected ones, and how likely the model holds the expected ones."""
+"""How likely a model holds the answers that are expected of it: the loss of their tokens."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,23 +18,6 @@ from studio.data.row import RowError
 
 LOGITS_AT_ONCE = 2**26
 """Numbers that one batch's logits may hold: 256 MiB in fp32."""
-EDGES = " \t\n.,;:!?\"'`*。，；：！？“”‘’"
-
-
-def is_exact(given: str, wanted: str) -> bool:
-    """Return whether an answer is, but for white space around it, exactly the expected one."""
-    return given.strip() == wanted.strip()
-
-
-def is_alike(given: str, wanted: str) -> bool:
-    """Return whether both are the same once normalised."""
-    return normalise(given) == normalise(wanted)
-
-
-def normalise(words: str) -> str:
-    """Return `words` in the form NFKC, case folded, white space single, no punctuation at the ends."""
-    folded = " ".join(unicodedata.normalize("NFKC", words).casefold().split())
-    return folded.strip(EDGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +79,15 @@ def measure_losses(
     *,
     pad_id: int,
     limit: int = 0,
+    on_loss: Callable[[int, AnswerLoss], None] = lambda row, loss: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[AnswerLoss | None]:
     """Return the Loss of each row's marked tokens under `model`; None for a row that is None, too long, or not reached.
 
     rows: token ids [S] and marks [S] as render_expected() gives them; logits are computed as the model computes them,
-    their softmax in fp32. limit: tokens that the model can take, 0 for any number. Raises RuntimeError out of memory.
+    their softmax in fp32. `on_loss` hears of each row as it is known. limit: tokens that the model can take, 0 for any
+    number. Raises RuntimeError out of memory.
     """
     device = next(model.parameters()).device
     vocabulary = model.config.get_text_config().vocab_size
@@ -135,6 +119,7 @@ def measure_losses(
         counts = predicted.sum(1).tolist()
         for i, part in zip(chosen, terms.cpu().double().split(counts), strict=True):
             losses[i] = AnswerLoss(float(part.sum()), len(part))
+            on_loss(i, losses[i])
         start = end
         on_progress(start, len(order))
     return losses
