@@ -20,6 +20,7 @@ from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.models.architectures import holds_score
 from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_types import MIXES, TypeMix
 from studio.models.gguf.write import find_written
@@ -52,6 +53,8 @@ PROMPTS = ("The quick brown fox jumps over the lazy", "Q: 12 + 30 =\nA:", "def a
 
 def find_problem(job: ExportJob) -> Text | None:
     """Return why this result cannot be a GGUF file; None when it can, as far as its family tells."""
+    if holds_score(job.run_folder / job.record.artifact):
+        return text("gguf.scores.why")
     family = job.facts.family
     config = Path(job.facts.folder) / "config.json"
     if job.facts.folder and config.is_file():
