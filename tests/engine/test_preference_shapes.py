@@ -11,7 +11,8 @@ from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSp
 from studio.data.prepare import prepare
 from studio.engine.objectives import get_objective
 from studio.engine.reference_logprobs import add_reference
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from tests.conftest import make_tokenizer
 from tests.engine.test_objectives import make_step
 from tests.models.decoder.models import make_model
