@@ -1,0 +1,145 @@
+"""Guesses what comes next from what was said before, so that one step reads several tokens and not one.
+
+What stands behind the last few tokens of a sequence stood there before: in its own prompt and answer (a name that is
+repeated), or in other answers of the same model (the keys of a JSON record). A step reads the guess together with the
+last token and draws a token behind each; as far as what is drawn is the guess, it was read rightly. What is drawn hangs
+on logits, seed and position alone (sampler.py): with guesses come the tokens that come without, drawn or greedy, and so
+the same distribution. Source: Saxena 2023 (prompt lookup decoding); Leviathan et al. 2023, arXiv:2211.17192.
+
+A guess that is wrong costs what its rows cost. Both are measured while answers grow, and as many tokens are guessed as
+bring the most tokens a second, none where that is best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MATCHED_TOKENS = (4, 3, 2)
+"""How many of the last tokens have to stand there, longest first."""
+CHOICES = (0, 1, 2, 3, 5, 7)
+"""Tokens guessed for each sequence: a processor reads 4 rows as fast as 1."""
+MOST_KNOWN = 200_000
+"""Places of other answers: some 40 MB."""
+FIRST_SHARE = 0.6
+"""Of guessed tokens that are right, before any was seen."""
+LEARNED = 0.1
+"""By how much one guessed token, right or wrong, moves that share."""
+DOUBTED = 0.995
+"""A count of rows that was not tried in a step may have become faster: so it is tried again now and then."""
+
+Place = tuple[list[int], int]
+"""Tokens, and where in them a guess begins."""
+
+
+@dataclass(slots=True)
+class Told:
+    """The tokens of one sequence and where each few of them stand."""
+
+    tokens: list[int]
+    known: dict[tuple[int, ...], Place] = field(default_factory=dict)
+    read: int = 0
+    """Tokens that are in `known`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What may come next, and how many tokens before it were found."""
+
+    tokens: Sequence[int] = ()
+    matched: int = 0
+
+
+class Lookahead:
+    """Guesses for the sequences of one model; learns what guesses bring and what rows cost."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], Place] = {}
+        self._shares = dict.fromkeys(MATCHED_TOKENS, FIRST_SHARE)
+        self._seconds: dict[int, float] = {}
+        """Of a step of so many rows."""
+
+    def follow(self, told: Told, prompt_tokens: int) -> None:
+        """Take note of what has come to a sequence: for itself, and, of its answer, for all."""
+        tokens = told.tokens
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
+        for place in range(max(1, told.read), len(tokens)):
+            for length in MATCHED_TOKENS:
+                if length <= place:
+                    key = tuple(tokens[place - length : place])
+                    told.known[key] = tokens, place
+                    if place >= prompt_tokens:
+                        self._known[key] = tokens, place
+        told.read = len(tokens)
+
+    def guess(self, tolds: Sequence[Told | None], room: Sequence[int]) -> list[Guess]:
+        """Return what to read ahead of each sequence, at most `room` tokens; nothing where it is None."""
+        longest = max(CHOICES)
+        guesses = [
+            Guess() if told is None or most < 1 else self._find(told, min(most, longest))
+            for told, most in zip(tolds, room, strict=True)
+        ]
+        if not any(one.tokens for one in guesses):
+            return guesses
+        offers = [self._offer(guesses, count) for count in CHOICES]
+        return max(offers, key=self._rate)
+
+    def learn(self, rows: int, seconds: float, guesses: Sequence[Guess], right: Sequence[int]) -> None:
+        """Hear that a step of `rows` rows took so long, and how many tokens of each guess were right."""
+        kept = self._seconds.get(_round_rows(rows), seconds)
+        for other in self._seconds:
+            self._seconds[other] *= DOUBTED
+        # A machine that does something else too makes steps longer, never shorter.
+        self._seconds[_round_rows(rows)] = min(seconds, (seconds + kept) / 2)
+        for guess, count in zip(guesses, right, strict=True):
+            for place in range(min(count + 1, len(guess.tokens))):
+                share = self._shares[guess.matched]
+                self._shares[guess.matched] += LEARNED * ((place < count) - share)
+
+    def _find(self, told: Told, most: int) -> Guess:
+        tokens = told.tokens
+        for length in MATCHED_TOKENS:
+            key = tuple(tokens[-length:])
+            found = told.known.get(key) or self._known.get(key)
+            if found is not None:
+                where, place = found
+                return Guess(where[place : place + most], length)
+        return Guess()
+
+    def _offer(self, guesses: Sequence[Guess], count: int) -> list[Guess]:
+        """Return guesses of at most `count` tokens each, fewer so that there are as many rows as steps often have."""
+        offer = [Guess(one.tokens[:count], one.matched) for one in guesses]
+        excess = _count_rows(offer) - _round_rows(_count_rows(offer))
+        while excess > 0 and (longest := max(len(one.tokens) for one in offer)):
+            for number, one in enumerate(offer):
+                if excess > 0 and len(one.tokens) == longest:
+                    offer[number] = Guess(one.tokens[:-1], one.matched)
+                    excess -= 1
+        return offer
+
+    def _rate(self, offer: Sequence[Guess]) -> float:
+        """Return tokens a second to be expected of a step with these guesses."""
+        tokens = sum(
+            sum(self._shares.get(one.matched, 0.0) ** place for place in range(len(one.tokens) + 1))
+            for one in offer
+        )
+        return tokens / self._expect_seconds(_round_rows(_count_rows(offer)))
+
+    def _expect_seconds(self, rows: int) -> float:
+        """Return what a step of so many rows took; what was never tried is thought as fast as fewer rows."""
+        fewer = [one for one in self._seconds if one <= rows]
+        return self._seconds[max(fewer)] if fewer else 1.0
+
+
+def _count_rows(offer: Sequence[Guess]) -> int:
+    return sum(1 + len(one.tokens) for one in offer)
+
+
+def _round_rows(rows: int) -> int:
+    """Return the largest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not above `rows`.
+
+    Steps of many different counts would each be measured anew, and a product of a new shape takes 0.4 ms longer.
+    """
+    power = 1 << (rows.bit_length() - 1)
+    return power + power // 2 if rows >= power + power // 2 else power
