@@ -107,7 +107,9 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(window, "--window", action="store_true")
     for name in ("--share", "--lan", "--share-owner"):
         option(window, name, action="store_true")
-    option(add("demo"), "--resume", "demo_resume", metavar="RUN", default="")
+    demo = add("demo")
+    option(demo, "--resume", "demo_resume", metavar="RUN", default="")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
@@ -168,6 +170,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(serve, "--queue", "serve_queue", metavar="N", type=number(int, 1, 10_000), default=64)
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
+    option(export, "--type", "gguf_type", metavar="TYPE", default="q4_k_m")
     option(export, "--folder", metavar="DIR")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")

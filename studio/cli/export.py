@@ -16,8 +16,9 @@ def export(options: argparse.Namespace, workspace: Workspace, console: Console) 
     from studio.services.desk import Desk
     from studio.supervisor.supervise import stop_requests
 
-    if options.to == "gguf":
-        raise not_available("gguf")
+    if options.to == "hub":
+        raise not_available("hub")
+    target = f"gguf_{options.type.lower()}" if options.to == "gguf" else options.to
     folder = Path(options.folder).absolute() if options.folder else None
     with stop_requests() as asked:
         seen = 0
@@ -33,7 +34,7 @@ def export(options: argparse.Namespace, workspace: Workspace, console: Console) 
 
         desk = Desk(workspace)
         place = find_place(desk, options, console, "cli.export.checkpoint")
-        result = desk.exports.write(options.run, options.to, folder, should_stop, place)
+        result = desk.exports.write(options.run, target, folder, should_stop, place)
     said = console.catalogue.say(
         text("cli.exported", path=str(result.path), mb=f"{result.size_bytes / 1e6:.1f}")
     )

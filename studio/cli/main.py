@@ -90,11 +90,16 @@ def _run_command(words: list[str], console: Console, *, own_process: bool) -> in
 
         require_webview()
     workspace = open_workspace(options.workspace, writes=options.command in WRITING)
+    if options.command == "chat":
+        from studio.cli.open_studio import find_open_studio
+
+        language = console.catalogue.language
+        options.studio = find_open_studio(workspace, language, options.run, options.checkpoint)
     if own_process and "--child" not in words:
         # Looking at the graphics cards takes up to 20 s where their driver hangs: not to list runs or to read data. The
         # supervisor looks when it starts its child.
-        bare = (*CARDLESS, *SUPERVISED)
-        prepare = child_environment if options.command in bare else _look_and_prepare
+        bare = options.command in (*CARDLESS, *SUPERVISED) or getattr(options, "studio", None) is not None
+        prepare = child_environment if bare else _look_and_prepare
         _take_environment(prepare(workspace, os.environ), options.command in SUPERVISED)
     options.own_process = own_process
     if options.command in SUPERVISED and "--child" not in words:

@@ -34,7 +34,7 @@ def serve(options: argparse.Namespace, workspace: Workspace, console: Console) -
         loaded = desk.chat.load(**whom)
         served = OneModel(whom["run"] or loaded.name, **whom)
         limits = Limits(tokens=options.max_tokens, waiting=options.queue)
-        app = Completions(desk.chat, served, console.catalogue.say, limits)
+        app = Completions(desk.chat, served, lambda: console.catalogue.language, limits)
         server = AddressServer(app, host=options.host, port=options.port, key=options.key)
         names = [one.name for one in served.list()]
         console.answer(

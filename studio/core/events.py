@@ -48,6 +48,8 @@ class Metric:
     """"share" (0..1, shown in percent), or what is written behind the number."""
     better: str = ""
     """higher, lower, or nothing where neither is."""
+    first: bool = False
+    """Whether it says more than the loss does, and is drawn before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

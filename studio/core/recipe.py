@@ -32,6 +32,12 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "kto": ("apo_zero_unpaired",),
 }
 """Objective -> the losses by which it compares answers, beside its own."""
+LEARNS: dict[str, tuple[str, ...]] = {
+    "text": ("pretrain",),
+    "preference": ("dpo", "simpo", "cpo", "orpo"),
+    "kto": ("kto",),
+}
+"""Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
 OBJECTIVES = ("auto", "sft", "pretrain", "weighted_sft", *COMPARISONS)
 
 
@@ -232,6 +238,13 @@ def change_recipe(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         else:
             recipe = dataclasses.replace(recipe, **{head: value})
     return recipe
+
+
+def settle_objective(recipe: Recipe, format: str) -> Recipe:
+    """Return `recipe` with the objective that `auto` stands for, where the format of its data is known."""
+    if recipe.objective != "auto" or not format:
+        return recipe
+    return change_recipe(recipe, {"objective": LEARNS.get(format, ("sft",))[0]})
 
 
 def share_held_out(spec: DatasetSpec, rows: int) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
-from studio.core.recipe import DatasetSpec
+from studio.core.recipe import LEARNS, DatasetSpec
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.convert_part import CONTROL
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 REFUSED_SHARE = 0.05
 """Of real chats 2 % have an empty turn: what is more than twice that is a wrong format, or a broken file."""
 UNCLEAR_RULE = "format_unclear"
-LEARNS: dict[str, tuple[str, ...]] = {
-    "text": ("pretrain",),
-    "preference": ("dpo", "simpo", "cpo", "orpo"),
-    "kto": ("kto",),
-}
-"""Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
 COMPARING = (*LEARNS["preference"], *LEARNS["kto"])
 """Objectives that learn from formats of their own, and from nothing else."""
 UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
@@ -217,6 +211,10 @@ def _tokenise(
     found.cutting = _make_cutting(found)
     found.filtered.update(found.cutting.dropped)
     found.problems.join(found.cutting.problems)
+    if found.method in COMPARING:
+        from studio.data.pair_checks import check_answers
+
+        found.problems.join(check_answers(found.converted, tokens, found.cutting.examples.chosen, split))
     found.notes = count_notes(tokens, found.cutting.examples.chosen)
 
 

@@ -17,11 +17,10 @@ import numpy as np
 from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import DatasetSpec, share_held_out
+from studio.core.recipe import LEARNS, DatasetSpec, share_held_out
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.pipeline import (
-    LEARNS,
     Gathered,
     choose_method,
     gather,

@@ -1,4 +1,4 @@
-"""Whose account holds the other end of a connection within this machine; Linux alone tells."""
+"""Whose account holds the other end of a connection within this machine, and whose process listens at a port."""
 
 from __future__ import annotations
 
@@ -35,6 +35,28 @@ def is_foreign(client: tuple[str, int], server: tuple[str, int], tables: tuple[P
             if len(parts) > 7 and [part[-13:] for part in parts[1:3]] == wanted:
                 return int(parts[7]) not in (os.getuid(), ROOT)
     return False
+
+
+def is_listening(pid: int, port: int) -> bool:
+    """Return whether the process `pid` is one of this account's and listens at `port` of 127.0.0.1.
+
+    Asked before a key is sent there: whoever left a note of its port may have died, and another have the port now.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if hasattr(os, "getuid") and process.uids().real != os.getuid():
+            return False
+        found = [
+            (one.laddr.ip, one.laddr.port)
+            for one in process.net_connections("inet4")
+            if one.status == psutil.CONN_LISTEN
+        ]
+    # Gone, or another account's, of which the system tells nothing; or no number of a process.
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+    return ("127.0.0.1", port) in found
 
 
 def _in_table(host: str, port: int) -> str:

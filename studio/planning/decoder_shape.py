@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import Recipe
+from studio.core.recipe import LEARNS, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
     Group,
@@ -178,7 +178,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
             model,
             foreign,
             element_bytes,
-            longest(model, recipe) if plan.attention.value == "eager" else 0,
+            longest_document(model, recipe) if plan.attention.value == "eager" else 0,
             fused=element_bytes == 2 and _by_triton(plan, "gated_delta"),
         ),
     )
@@ -195,8 +195,18 @@ def has_delta_rule(model: ModelFacts) -> bool:
 
 
 def longest(model: ModelFacts, recipe: Recipe) -> int:
-    """Return the most tokens that an example may have."""
+    """Return the most tokens that an example may have, a pair in both of its sequences together."""
+    return count_sequences(recipe) * longest_document(model, recipe)
+
+
+def longest_document(model: ModelFacts, recipe: Recipe) -> int:
+    """Return the most tokens that a sequence may have."""
     return min(recipe.data.max_length, count_positions(model, recipe) or recipe.data.max_length)
+
+
+def count_sequences(recipe: Recipe) -> int:
+    """Return how many sequences an example has: a better and a worse answer, or one."""
+    return 2 if recipe.objective in LEARNS["preference"] else 1
 
 
 def list_mixers(model: ModelFacts) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
 from studio.core.recipe import AdapterSpec, Recipe, change_recipe
-from studio.planning.decoder_shape import DTYPE_BYTES, DecoderShape, longest, read_decoder
+from studio.planning.decoder_shape import (
+    DTYPE_BYTES,
+    DecoderShape,
+    count_sequences,
+    longest,
+    longest_document,
+    read_decoder,
+)
 from studio.planning.layer_kinds import count_adapters
 from studio.planning.layer_memory import LIBRARY_BYTES, peak_of_layers
 from studio.planning.trained_beside import beside_bytes, count_beside, is_tied
@@ -305,7 +312,8 @@ def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, toke
     a_layer = tokens * width * kept
     if plan.attention.value == "eager":
         heads = max(1, hidden // 64)
-        a_layer += count_rows(recipe) * heads * longest(model, recipe) ** 2 * (2 * width + 4)
+        rows = count_rows(recipe) * count_sequences(recipe)
+        a_layer += rows * heads * longest_document(model, recipe) ** 2 * (2 * width + 4)
     if plan.checkpointing.value:
         # Each layer's input, and one layer in full with its gradients: by then the loss has let go of its memory.
         again = max(0, 2 * a_layer - _loss_bytes(model, tokens, width))

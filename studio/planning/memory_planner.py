@@ -11,7 +11,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
 from studio.core.recipe import Recipe, change_recipe
-from studio.planning.decoder_shape import DecoderShape, longest, read_decoder
+from studio.planning.decoder_shape import DecoderShape, longest, longest_document, read_decoder
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import peak_of_layers
 from studio.planning.memory_estimate import (
@@ -229,7 +229,7 @@ def _explain(
             return text("plan.memory.portions_all", **values)
         kept = "scaled" if shape.magnitudes else "opened"
         return text(f"plan.memory.{kept if policy.cached_layers else 'all'}", layers=policy.cached_layers)
-    values["percent"] = max(1, round(100 * slowdown(shape, policy, longest(model, recipe))))
+    values["percent"] = max(1, round(100 * slowdown(shape, policy, longest_document(model, recipe))))
     id = "portions" if policy.mlp_chunk_tokens or policy.head_rows else "offload" if away else "some"
     if away and id == "portions":
         id = "portions_offload"
@@ -253,7 +253,7 @@ def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: 
     return MemoryLoad(
         shape=shape,
         tokens=count_tokens(model, recipe),
-        document_tokens=longest(model, recipe),
+        document_tokens=longest_document(model, recipe),
         ram_bytes=ram_bytes,
         recompute=recipe.run.activation_checkpointing,
         opened=plan.quantization.value == "nf4" or shape.magnitudes,

@@ -11,8 +11,16 @@ from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.knobs import Knob, knobs_of
-from studio.core.recipe import COMPARISONS, USUAL_RATE, Recipe, read_value, share_held_out
-from studio.data.pipeline import LEARNS, refuse_objective
+from studio.core.recipe import (
+    COMPARISONS,
+    LEARNS,
+    USUAL_RATE,
+    Recipe,
+    read_value,
+    settle_objective,
+    share_held_out,
+)
+from studio.data.pipeline import refuse_objective
 from studio.machine.versions import gate
 from studio.models.rope_scaling import count_positions, read_kind
 from studio.models.token_list import find_problems
@@ -64,6 +72,7 @@ def check(
     if model is not None:
         problems += _check_model(recipe, model)
     if model is not None and model.parameters and ranges_hold:
+        recipe = settle_objective(recipe, data.format if data is not None else "")
         chosen = plan(machine, recipe, model)
         problems += _check_room(recipe, machine, model, chosen, free_disk_bytes)
         problems += _check_experts(model, chosen)

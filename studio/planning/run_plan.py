@@ -20,7 +20,7 @@ from studio.planning.backend_table import (
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import has_delta_rule, read_decoder, trains_magnitudes
+from studio.planning.decoder_shape import count_sequences, has_delta_rule, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -46,7 +46,8 @@ def plan(
     `rows`: how long they are, where the data has been read; else all count as long as the recipe lets them be.
     """
     if rows is not None:
-        recipe = change_recipe(recipe, {"data.max_length": min(rows.longest_tokens, recipe.data.max_length)})
+        most = -(-rows.longest_tokens // count_sequences(recipe))
+        recipe = change_recipe(recipe, {"data.max_length": min(most, recipe.data.max_length)})
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)

@@ -10,7 +10,7 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.machine.capabilities import broken_ops
 from studio.machine.matmul_speeds import rate_card
-from studio.planning.decoder_shape import explain_stock, longest, read_decoder
+from studio.planning.decoder_shape import explain_stock, longest_document, read_decoder
 from studio.planning.layer_flops import slowdown
 from studio.planning.speed_estimate import RowFigures, is_reckonable, measure_twins, reckon_speed
 
@@ -171,7 +171,7 @@ def _save_memory(run: _Run) -> Iterator[Slower]:
     plan, shape = run.plan, read_decoder(run.plan, run.model, run.recipe)
     if plan.memory is None or shape is None:
         return
-    factor = 1 + slowdown(shape, plan.memory, longest(run.model, run.recipe))
+    factor = 1 + slowdown(shape, plan.memory, longest_document(run.model, run.recipe))
     if factor >= LEAST_FACTOR:
         field = "data.max_length"
         yield Slower(id="memory", reason=plan.checkpointing.reason, factor=factor, field=field)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import Recipe, share_held_out
+from studio.core.recipe import Recipe, change_recipe, share_held_out
 from studio.machine.matmul_speeds import find_card, rate_card, rate_processor, read_speeds, share_of_wide
 from studio.planning.decoder_shape import longest, read_decoder
 from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
@@ -20,6 +20,10 @@ from studio.planning.memory_estimate import count_linear_parameters, count_rows
 MEAN_SHARE = 0.5
 """A row's tokens as a share of the longest that is kept, where nothing is known of the rows: chats of at most 1,024
 tokens have 501 on average."""
+FORWARD_SHARE = 1 / 3
+"""Of the time that a token takes which is trained: forward, backward by its input, backward by its adapter."""
+REFERRING = ("dpo", "kto")
+"""Objectives that compare with what the model made of the data before the first step."""
 PADDED_SHARE = 0.3
 """What the model's own code computes in vain for each doubling of the rows at once: of 16 rows of chats the longest
 has 2.0 times the mean's tokens, of 2 about 1.3."""
@@ -119,7 +123,19 @@ def predict_duration(
     if not (tokens and is_reckonable(model)):
         return None
     speed = predict_speed(plan, machine, model, recipe, gpu, rows)
-    return Duration(seconds=tokens / speed.tokens_per_s, tokens=tokens, speed=speed)
+    computed = tokens + FORWARD_SHARE * count_scored_tokens(recipe, model, rows)
+    return Duration(seconds=computed / speed.tokens_per_s, tokens=tokens, speed=speed)
+
+
+def count_scored_tokens(recipe: Recipe, model: ModelFacts, rows: RowFigures) -> int:
+    """Return the tokens that only go forward: an objective's reference before the first step, and KTO's z in each."""
+    if recipe.objective not in REFERRING:
+        return 0
+    once = change_recipe(recipe, {"optim.epochs": 1.0, "optim.max_steps": 0})
+    data = round(count_run_tokens(once, model, rows) / (1 - share_held_out(recipe.data, round(rows.count))))
+    if recipe.objective != "kto" or recipe.preference.loss != "auto":
+        return data
+    return 2 * data + count_run_tokens(recipe, model, rows)
 
 
 def predict_speed(

@@ -74,6 +74,8 @@ class ChatService:
         self._asked: list[str] = []
         """Runs whose models are answering, one entry an answer."""
         self._tested = ""
+        self.addressed = False
+        """Whether an address answers other programs, which would be lost with this process."""
 
     # Who -------------------------------------------------------------------------------------------------------------
 

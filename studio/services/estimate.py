@@ -16,7 +16,7 @@ from studio.core.codec import to_json
 from studio.core.errors import Problem, StudioError
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
-from studio.core.recipe import Recipe, change_recipe, share_held_out
+from studio.core.recipe import Recipe, change_recipe, settle_objective, share_held_out
 from studio.data import remote
 from studio.machine.workspace import Workspace
 from studio.planning.memory_estimate import count_disk, predict
@@ -220,7 +220,8 @@ class Estimates:
             return True  # it holds no such part: the check says so
 
     def _add_plan(self, estimate: RunEstimate, machine: MachineFacts, rows: RowFigures) -> RunEstimate:
-        recipe, facts = estimate.recipe, estimate.model.facts
+        format = estimate.look.report.get("format") or ""
+        recipe, facts = settle_objective(estimate.recipe, format), estimate.model.facts
         if not estimate.model.here:
             size_bytes = estimate.download_bytes + estimate.model.weight_bytes
             estimate = dataclasses.replace(estimate, downloads=True, download_bytes=size_bytes)
@@ -247,6 +248,7 @@ class Estimates:
             recipe.optim,
             recipe.run,
             recipe.objective,
+            recipe.preference,
             recipe.data.max_length,
         ]
         key = json.dumps([to_json(part) for part in parts], sort_keys=True)

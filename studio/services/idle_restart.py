@@ -62,5 +62,6 @@ class IdleRestart:
         rest_s = TALK_REST_S if desk.chat.loaded() else REST_S
         if now_s <= max(self._born_s + FIRST_S, self._used_s + rest_s):
             return False
-        # Guests' pages may be open, and the answers of a test are in this process alone.
-        return self._weigh() > LIGHT_BYTES and desk.chat.test is None and not desk.sharing.view().on
+        # Guests' pages or an address may be open, and the answers of a test are in this process alone.
+        alone = desk.chat.test is None and not desk.chat.addressed and not desk.sharing.view().on
+        return self._weigh() > LIGHT_BYTES and alone

@@ -12,6 +12,7 @@ from studio.ui.api import Api
 from studio.ui.auth.backends import Doors
 from studio.ui.auth.connections import AcceptErrors
 from studio.ui.auth.middleware import UPLOAD_BYTES, Gate
+from studio.ui.completions.window import WindowCompletions
 from studio.ui.context import Context
 from studio.ui.draft_sync import OtherWindow
 from studio.ui.estimate_card.card import RunCard
@@ -137,7 +138,10 @@ def launch(blocks: gr.Blocks, context: Context, doors: Doors) -> None:
         blocks,
         port=context.keys.port,
         gate=Middleware(Gate, doors=doors, language=lambda: context.language),
-        others=[Middleware(FrontEnd, file=context.workspace.front_end, theme=context.theme)],
+        others=[
+            Middleware(WindowCompletions, context=context),
+            Middleware(FrontEnd, file=context.workspace.front_end, theme=context.theme),
+        ],
         blocked=[context.workspace.root / name for name in PRIVATE],
         most_bytes=UPLOAD_BYTES,
         script=page_script(),

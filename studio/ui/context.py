@@ -24,6 +24,7 @@ from studio.machine.workspace import refuse_gone
 from studio.services.idle_restart import IdleRestart
 from studio.ui.auth.middleware import CALLER, ROLE
 from studio.ui.auth.owner import Keys
+from studio.ui.completions.switch import AddressSwitch
 from studio.ui.guest.cards import GuestRedactor
 from studio.ui.run_state import LiveView, fold
 from studio.ui.shell.blocks import scope_of
@@ -44,6 +45,7 @@ class Context:
     def __init__(self, desk: Desk, workspace: Any, keys: Keys, language: str) -> None:
         self.desk = desk
         self.renewal = IdleRestart(desk)
+        self.address = AddressSwitch(desk, lambda: self.language)
         self.workspace = workspace
         self.keys = keys
         self.words: Catalogue = load_catalogue(language)

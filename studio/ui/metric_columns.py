@@ -98,7 +98,7 @@ def payload(
     shown: Mapping[str, Any],
     *,
     card: bool = True,
-    metrics: Sequence[Mapping[str, str]] = (),
+    metrics: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any] | None:
     """Return the columns that a chart lacks, each kind's packed in one string; None when it lacks nothing.
 
@@ -125,9 +125,12 @@ def payload(
     return message
 
 
-def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[dict[str, str]]:
-    """Return for each metric of a run its name, its words and its unit, as tabs/training/chart.js takes them."""
-    return [{"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit} for one in metrics]
+def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Return of each metric of a run what tabs/training/chart.js takes: name, words, unit, whether it comes first."""
+    return [
+        {"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit, "first": one.first}
+        for one in metrics
+    ]
 
 
 def _thin(kind: str, columns: Sequence[array]) -> list[int]:

@@ -18,7 +18,6 @@ from studio.ui.splash import close_splash, likely_ports, open_splash
 if TYPE_CHECKING:
     from studio.machine.workspace import Workspace
     from studio.services.desk import Desk
-    from studio.services.sharing import Sharing
     from studio.ui.context import Context
 
 POLL_S = 0.02
@@ -83,7 +82,7 @@ def serve(
             _renew(context)
         time.sleep(ANSWER_S)
         # Open pages can hold the server for 5 s; the checkpoint must not wait for them.
-        threading.Thread(target=_close, args=(blocks, sharing), daemon=True).start()
+        threading.Thread(target=_close, args=(blocks, context), daemon=True).start()
         context.desk.close()
         restarting = context.desk.restarting
     finally:
@@ -108,6 +107,7 @@ def _renew(context: Context) -> None:
         context.renewal.announced = False
 
 
-def _close(blocks: Any, sharing: Sharing) -> None:
-    sharing.leave()
+def _close(blocks: Any, context: Context) -> None:
+    context.address.off()
+    context.desk.sharing.leave()
     blocks.close(verbose=False)

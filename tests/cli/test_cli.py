@@ -151,6 +151,25 @@ def test_export_says_where_and_how_much(trained, ask, target):
     assert not any("staging" in path.name for path in Path(answer["path"]).parent.iterdir())
 
 
+def test_a_gguf_file_answers_in_llama_cpp_as_the_run_does(trained, ask):
+    from studio.models.gguf.llama_cpp import ask as ask_llama_cpp
+
+    answer = ask("export", trained[0]["run"], "--to", "gguf", "--type", "Q8_0")
+    folder = Path(answer["path"])
+    (file,) = folder.glob("*.gguf")
+    assert answer["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert {path.name for path in folder.iterdir()} >= {"Modelfile", "README.md", file.name}
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "xllamacpp" in card and "nats" in card and str(folder) not in card
+    assert f"FROM ./{file.name}" in (folder / "Modelfile").read_text(encoding="utf-8")
+    chat = [[{"role": "user", "content": "Hi"}]]
+    assert "Hi" in ask_llama_cpp(file, {"chats": chat})["rendered"][0]
+    assert (
+        "gguf_q8_0"
+        in ask("export", trained[0]["run"], "--to", "gguf", "--type", "q9", code=2)["error"]["fix"]
+    )
+
+
 def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):
     folder = tmp_path / "out"
     assert ask("export", trained[0]["run"], "--folder", folder)["path"] == str(folder)
@@ -256,7 +275,7 @@ def test_doctor_judges_this_machine_or_a_recorded_one(ask, tmp_path):
 
 
 def test_what_later_versions_bring(ask):
-    assert "not available yet" in ask("export", "r", "--to", "gguf", code=2)["error"]["what"]
+    assert "not available yet" in ask("export", "r", "--to", "hub", code=2)["error"]["what"]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,28 @@ def test_both_sides_of_a_pair_are_shown_with_what_is_compared(tmp_path, jsonl, t
     assert "quite bad" in shown["rejected_text"] and "quite bad" not in shown["text"]
 
 
+def test_answers_that_contradict_or_hardly_differ_are_named(tmp_path, jsonl, tokenizer_of, english):
+    long = "It is a long way from here to there, and " * 6
+    rows = [
+        {"prompt": "q0", "chosen": "good", "rejected": "bad"},
+        {"prompt": "q1", "chosen": "good", "rejected": "bad"},
+        {"prompt": "q0", "chosen": "bad", "rejected": "good"},
+        {"prompt": "q2", "chosen": long + "no more.", "rejected": long + "so more."},
+        {"prompt": "q3", "chosen": long, "rejected": long.replace("way", "wide and open road")},
+    ]
+    found = look(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert [(one["code"], one["line"]) for one in found["problems"]] == [("E173", 3), ("E174", 4)]
+    assert "opposite of the row at line 1." in english(found["problems"][0]["message"])
+    assert found["rows_used"] == 5
+    thumbs = [
+        {"prompt": "q0", "completion": "good", "label": True},
+        {"prompt": "q0", "completion": "bad", "label": False},
+        {"prompt": "q0", "completion": "good", "label": False},
+    ]
+    found = look(jsonl(tmp_path / "b.jsonl", thumbs), tokenizer_of("chatml"))
+    assert [(one["code"], one["line"]) for one in found["problems"]] == [("E173", 3)]
+
+
 def test_a_late_column_is_in_the_mapping(tmp_path, jsonl):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     rows = [{"messages": turns} for _ in range(1500)]

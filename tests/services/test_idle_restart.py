@@ -20,7 +20,7 @@ def still(monkeypatch):
         is_busy=lambda: False,
         datasets=SimpleNamespace(view=lambda: SimpleNamespace(working=False)),
         sharing=SimpleNamespace(view=lambda: SimpleNamespace(on=False)),
-        chat=SimpleNamespace(loaded=lambda: None, test=None),
+        chat=SimpleNamespace(loaded=lambda: None, test=None, addressed=False),
     )
     clock = SimpleNamespace(s=0.0)
     renewal = IdleRestart(desk, lambda: clock.s, lambda: 600 * 2**20)

@@ -239,3 +239,15 @@ def test_without_tokens_there_is_no_line(say):
 def test_every_code_has_words(language):
     words = load_catalogue(language)
     assert [code for code in RowCode if not (words.has(code.heading.id) and words.has(code.fix.id))] == []
+
+
+def test_of_a_pair_both_sides_are_shown_with_what_is_compared(say):
+    example = {
+        "text": "ask good", "tokens": [token("ask ", False), token("good", True)], "length": 3,
+        "rejected_text": f"ask bad {EVIL}",
+        "rejected_tokens": [token("ask ", False), token("bad", True), token(EVIL, True)],
+    }  # fmt: skip
+    for html in (view.learned_view(example, 100, 2000, say), view.seen_view(example, ("ask",), say)):
+        better, worse = (html.index(say(f"ui.dataset.chat.{side}")) for side in ("chosen", "rejected"))
+        assert better < html.index("good") < worse < html.index("bad") and EVIL not in html
+    assert "<mark>bad" in view.learned_view(example, 100, 2000, say)

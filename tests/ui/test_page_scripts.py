@@ -9,7 +9,7 @@ import pytest
 
 from studio.core.events import Metric
 from studio.core.i18n import literal, load_catalogue, text
-from studio.ui.metric_columns import Points, payload
+from studio.ui.metric_columns import Points, label_metrics, payload
 from studio.ui.number_input import read_number
 from studio.ui.run_state import LiveView, LogLine
 from studio.ui.shell.scripts import read_script
@@ -216,9 +216,9 @@ def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
     mount_styled(page, f'<div id="part">{template(say, "page")}</div>', "tabs/training/chart.js")
     declared = [
         Metric(name="plain_loss", better="lower"),
-        Metric(name="preferred", unit="share", better="higher"),
+        Metric(name="preferred", unit="share", better="higher", first=True),
     ]
-    metrics = [{"name": one.name, "label": one.name, "unit": one.unit} for one in declared]
+    metrics = label_metrics(declared, lambda id: id.removeprefix("metric."))
     points, shown = Points(), {}
     for step in range(1, 6):
         for number, value in enumerate((2.5, step / 10)):
@@ -231,11 +231,15 @@ def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
         )
         shown = page.evaluate("studioRun.chart.shown()")
     charts = "[...document.querySelectorAll('figure[data-metric]')]"
-    page.wait_for_function(f"{charts}.length === 2 && {charts}[1].querySelector('output').textContent")
+    page.wait_for_function(
+        f"{charts}.length === 2 && {charts}.every((one) => one.querySelector('output').textContent)"
+    )
     told = page.evaluate(
         f"{charts}.map((one) => [one.dataset.metric, one.querySelector('output').textContent])"
     )
-    assert told == [["plain_loss", "2.5"], ["preferred", "50 %"]]
+    assert told == [["preferred", "50 %"], ["plain_loss", "2.5"]]
+    series = page.evaluate("[...document.querySelectorAll('figure')].map((one) => one.dataset.series)")
+    assert series[:2] == ["metric 1", "loss"], "what says more than the loss stands before it"
     page.evaluate("(message) => studioRun.chart.take(message)", payload("b", 0, Points(), {}))
     assert page.evaluate(f"{charts}.length") == 0, "another run has none"
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from studio.core.events import EvalLogged, GpuSampled, PhaseStarted, RunFinished, StepLogged
+from studio.core.events import EvalLogged, GpuSampled, Metric, PhaseStarted, RunFinished, StepLogged
 from studio.core.i18n import load_catalogue
 from studio.ui.run_state import LiveView, fold
 from studio.ui.tabs.training.run_advice import judge
@@ -36,7 +36,8 @@ def curve(shape, count: int = 300, evals=None, every: int = 30, **changes) -> Li
         )
         if evals and i % every == 0:
             events.append(EvalLogged(seq=len(events) + 1, time_s=float(i), step=i, loss=evals(i)))
-    return fold(LiveView(), events)
+    named = events[-1].metrics if isinstance(events[-1], StepLogged) else {}
+    return fold(LiveView(metrics=tuple(Metric(name=name) for name in named)), events)
 
 
 def falling(i: int) -> float:
@@ -155,3 +156,40 @@ def test_judging_twenty_thousand_steps_is_quick():
     started_s = time.perf_counter()
     judge(view, "running", view.updated_s)
     assert time.perf_counter() - started_s < 0.25
+
+
+# Objectives that compare answers -------------------------------------------------------------------------------------
+
+
+def compare(likely, margin=lambda i: i / 50, count: int = 100, lr: float = 5e-6) -> LiveView:
+    """A run over pairs: `likely` gives the log-probability of the better answers at a step."""
+    chance = random.Random(1)
+    return curve(
+        lambda i: 0.7 * math.exp(-i / 60),
+        count=count,
+        lr=lr,
+        metrics=lambda i: {
+            "rewards/margins": margin(i),
+            "rewards/chosen": 0.1,
+            "logps/chosen": likely(i) + chance.uniform(-2, 2),
+        },
+    )
+
+
+def test_better_answers_that_become_less_likely_are_told_while_the_margin_grows():
+    falls = compare(lambda i: -40 - i / 3)
+    (verdict,) = [one for one in judge(falls, "running", falls.updated_s) if one.id == "chosen_falling"]
+    assert verdict.level == "warn" and verdict.field == "preference.nll_weight"
+    for language in ("en", "zh-CN"):
+        said = load_catalogue(language).say(verdict.what)
+        assert str(verdict.what.values["begun"]) in said and "{" not in said
+    assert "chosen_falling" in ids(compare(lambda i: -40 - i, count=40))
+    assert "chosen_falling" not in ids(compare(lambda i: -40 - i / 50)), "a little of it is usual"
+    assert "chosen_falling" not in ids(compare(lambda i: -40 + i / 5))
+    assert "chosen_falling" not in ids(compare(lambda i: -40 - i / 3, margin=lambda i: -i / 50))
+    assert "chosen_falling" not in ids(compare(lambda i: -40 - i, count=12)), "too early to say"
+
+
+def test_the_small_rates_of_comparisons_are_not_called_small():
+    flat = compare(lambda i: -40.0, lr=5e-7)
+    assert "rate_low" not in ids(flat) and "rate_low" in ids(curve(lambda i: 2.0, lr=5e-7))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import Exporter
+from studio.engine.exporters.gguf_file import GGUFS
 from studio.engine.exporters.merged import MERGED
 
-EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED)
+EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, *GGUFS)
 
 
 def get_exporter(name: str) -> Exporter | None:

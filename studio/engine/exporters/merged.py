@@ -31,9 +31,23 @@ def write(job: ExportJob) -> None:
     The files are loaded again and compared with what was stored, computing in fp32: in 16 bits, a rounding that differs
     between two loads sends tokens to other experts, and two equal models seem to differ (Hunyuan's, Bailing's).
     """
-    from studio.engine.artifact import copy_processor, verify_artifact, write_card
-    from studio.engine.legacy_config import add_older_spelling
+    from studio.engine.artifact import verify_artifact, write_card
     from studio.models.load import load_model
+
+    tokenizer, expected = store(job)
+    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+    gc.collect()  # the merged model makes room for the stored one
+    job.begin(text("export.phase.check"))
+    stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
+    attention = job.plan.attention.value
+    read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
+    verify_artifact(read, tokenizer, expected, "fp32")
+
+
+def store(job: ExportJob) -> tuple[Any, Fingerprint]:
+    """Write the merged model into job.target; return its tokenizer and what it computes in fp32. See write()."""
+    from studio.engine.artifact import copy_processor
+    from studio.engine.legacy_config import add_older_spelling
     from studio.models.tokenizer import load_tokenizer
 
     kept = "fp16" if job.facts.dtype == "fp16" else "bf16"
@@ -43,13 +57,7 @@ def write(job: ExportJob) -> None:
     tokenizer.save_pretrained(job.target)
     copy_processor(job.facts.folder, job.target)
     add_older_spelling(job.target)
-    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
-    gc.collect()  # the merged model makes room for the stored one
-    job.begin(text("export.phase.check"))
-    stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
-    attention = job.plan.attention.value
-    read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
-    verify_artifact(read, tokenizer, expected, "fp32")
+    return tokenizer, expected
 
 
 def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:

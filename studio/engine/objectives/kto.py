@@ -30,7 +30,7 @@ class KahnemanTverskyOptimization(Objective):
     name = "kto"
     needs_reference = True
     usual_rates = (5e-6, 5e-7)
-    derived = (Metric(name="rewards/margins", better="higher"),)
+    derived = (Metric(name="rewards/margins", better="higher", first=True),)
 
     @property
     def shifted(self) -> bool:
@@ -41,10 +41,10 @@ class KahnemanTverskyOptimization(Objective):
     def metrics(self) -> tuple[Metric, ...]:
         """See Objective."""
         return (
-            Metric(name="rewards/chosen", better="higher"),
-            Metric(name="rewards/rejected", better="lower"),
-            *((Metric(name="kl", better=""),) if self.shifted else ()),
-            Metric(name="logps/chosen", better="higher"),
+            Metric(name="rewards/chosen", better="higher", first=True),
+            Metric(name="rewards/rejected", better="lower", first=True),
+            Metric(name="logps/chosen", better="higher", first=True),
+            *((Metric(name="kl"),) if self.shifted else ()),
             Metric(name="logps/rejected", better="lower"),
         )
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REWARDS = (
-    Metric(name="rewards/margins", better="higher"),
-    Metric(name="rewards/accuracies", unit="share", better="higher"),
-    Metric(name="logps/chosen", better="higher"),
+    Metric(name="rewards/margins", better="higher", first=True),
+    Metric(name="rewards/accuracies", unit="share", better="higher", first=True),
+    Metric(name="logps/chosen", better="higher", first=True),
     Metric(name="logps/rejected", better="lower"),
     Metric(name="rewards/chosen", better="higher"),
     Metric(name="rewards/rejected", better="lower"),

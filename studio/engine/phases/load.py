@@ -45,7 +45,7 @@ def load(run: Run, prepared: Prepared) -> Training:
     with run.phase("load"):
         facts, data = prepared.facts, prepared.data
         objective = get_objective(data.method, run.recipe.preference).fit(data.train)
-        recipe = run.recipe = _fit_rate(run, objective)
+        recipe = run.recipe = _settle(run, objective)
         gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
         if gpu is not None and budget_bytes:
             run.machine = limit_memory(run.machine, gpu, budget_bytes)
@@ -113,12 +113,12 @@ def load(run: Run, prepared: Prepared) -> Training:
     )
 
 
-def _fit_rate(run: Run, objective: Objective) -> Recipe:
-    """Return the recipe with the objective's learning rate where nobody set one, and say so.
+def _settle(run: Run, objective: Objective) -> Recipe:
+    """Return the recipe with the objective that the data chose, and its learning rate where nobody set one; say so.
 
     What is usual for examples is forty times what comparisons bear: they break the model's answers above it.
     """
-    recipe = run.recipe
+    recipe = change_recipe(run.recipe, {"objective": objective.name})
     if objective.usual_rates is None or recipe.optim.learning_rate != USUAL_RATE:
         return recipe
     rate = objective.usual_rates[recipe.adapter.method == "full"]

@@ -282,8 +282,8 @@ FAMILIES = (
     _family(
         *("lfm2", "lfm2", "Lfm2", configs.read_lfm2),
         names={
-            "token_embd_norm": "model.embedding_norm",
             "output_norm": "model.embedding_norm",
+            "token_embd_norm": "model.embedding_norm",
             "attn_norm": "operator_norm",
             "attn_output": "self_attn.out_proj",
             "attn_q_norm": "self_attn.q_layernorm",

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter (MIT licence) does to a tensor on its way into a GGUF file, undone."""
+"""What llama.cpp's converter (MIT licence) does to a tensor on its way into a GGUF file, undone, and done again."""
 
 from __future__ import annotations
 
@@ -102,6 +102,30 @@ def join_latent(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return whole.reshape(-1, whole.shape[-1])
 
 
+def _turn(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Put rows that are turned as halves, head by head, where llama.cpp wants them: as neighbours."""
+    half = tensor.shape[0] // heads // 2
+    return tensor.reshape(heads, 2, half, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def _repeat_heads(tensor: torch.Tensor, config: Mapping[str, Any], head_dim: int = 1) -> torch.Tensor:
+    key_heads = config["linear_num_key_heads"]
+    each = config["linear_num_value_heads"] // key_heads
+    shape = tensor.shape
+    return tensor.reshape(key_heads, each, head_dim, *shape[1:]).swapaxes(0, 1).reshape(shape)
+
+
+def _repeat_values(tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    return _repeat_heads(tensor, config, config["linear_value_head_dim"])
+
+
+def _repeat_values_behind(tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    import torch
+
+    before = 2 * config["linear_key_head_dim"] * config["linear_num_key_heads"]
+    return torch.cat((tensor[:before], _repeat_values(tensor[before:], config)))
+
+
 TURNED = {
     "attn_q.weight": _turn_queries,
     "attn_q.bias": _turn_queries,
@@ -137,8 +161,36 @@ RESHAPED: Mapping[Change, Callable[[Shape], Shape]] = {
     swap_last: lambda shape: (*shape[:-2], shape[-1], shape[-2]),
 }
 """What the shape of a tensor becomes by a change, where it becomes another."""
+DONE: Mapping[Change, Change] = {
+    _turn_queries: lambda tensor, config: _turn(tensor, config["num_attention_heads"]),
+    _turn_keys: lambda tensor, config: _turn(tensor, config["num_key_value_heads"]),
+    _subtract_one: lambda tensor, config: tensor + 1,
+    add_row: lambda tensor, config: tensor.reshape(-1),
+    add_axis: lambda tensor, config: tensor.squeeze(1),
+    swap_last: swap_last,
+    log_negative: lambda tensor, config: -_repeat_heads(tensor, config).exp(),
+    group_heads: _repeat_heads,
+    group_values: _repeat_values,
+    group_values_behind: _repeat_values_behind,
+    group_kernels: lambda tensor, config: _repeat_values_behind(tensor.squeeze(1), config),
+    group_inputs: lambda tensor, config: _repeat_values(tensor.T, config).T,
+}
+"""What the converter does, by what undoes it."""
 JOINED: Mapping[Join, Callable[[Shape, Shape], Shape]] = {
     interleave: lambda first, second: (*first[:-1], first[-1] + second[-1]),
     join_latent: lambda keys, values: (keys[0] * (keys[2] + values[1]), keys[1]),
 }
 """The shape of two parts put together."""
+
+
+def _part_latent(whole: torch.Tensor, config: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    key = config["qk_nope_head_dim"]
+    heads = whole.reshape(config["num_attention_heads"], key + config["v_head_dim"], -1)
+    return heads[:, :key].transpose(1, 2), heads[:, key:]
+
+
+PARTED: Mapping[Join, Callable[[torch.Tensor, Mapping[str, Any]], tuple[torch.Tensor, torch.Tensor]]] = {
+    interleave: lambda whole, config: (whole[..., ::2], whole[..., 1::2]),
+    join_latent: _part_latent,
+}
+"""The two parts of a whole, by what puts them together."""

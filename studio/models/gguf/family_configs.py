@@ -156,8 +156,13 @@ def read_olmo3(keys: GgufKeys) -> Config:
     """Return the config of olmo3."""
     window = keys["attention.sliding_window"]
     config = read_rms(keys)
-    # Layers with a window are never stretched (llama.cpp's olmo2.cpp).
-    return config | {"sliding_window": window, "layer_types": _list_layer_types(keys, 4)}
+    local = {"rope_type": "default", "rope_theta": config["rope_parameters"]["rope_theta"]}
+    return config | {
+        "sliding_window": window,
+        "layer_types": _list_layer_types(keys, 4),
+        # Layers with a window are never stretched (llama.cpp's olmo2.cpp).
+        "rope_parameters": {"full_attention": config["rope_parameters"], "sliding_attention": local},
+    }
 
 
 def read_olmoe(keys: GgufKeys) -> Config:

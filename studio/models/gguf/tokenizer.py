@@ -81,9 +81,12 @@ def _build_byte_level(header: GgufHeader, tokens: Sequence[str]) -> Any:
         return _build_sentencepiece(header, tokens)
     if name not in WORD_PATTERNS:
         raise refuse("word_pattern", header.files[0].name, pattern=name)
+    vocabulary = _number_tokens(tokens)
+    merges = _split_merges(metadata.get("tokenizer.ggml.merges") or [])
     model = models.BPE(
-        vocab=_number_tokens(tokens),
-        merges=_split_merges(metadata.get("tokenizer.ggml.merges") or []),
+        vocab=vocabulary,
+        # Files of tokenizers without any have one that cannot occur, since llama.cpp opens none without.
+        merges=[pair for pair in merges if "".join(pair) in vocabulary],
         ignore_merges=name in IGNORES_MERGES,
     )
     backend = Tokenizer(model)

@@ -17,6 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.services.chat_service import ChatService
+from studio.ui.auth.login import choose_words
 from studio.ui.completions.fields import Wanted, read_body, read_chat, read_completion
 from studio.ui.completions.refusal import HttpRefusal, Say, refuse_error
 from studio.ui.completions.shapes import Piece, count_tokens
@@ -64,22 +65,34 @@ class Limits:
     """Of one answer."""
     waiting: int = 64
     """Answers that have not begun."""
+    temperature: float = 2.0
 
 
 class Completions:
     """ASGI app; who asks was judged before. It answers what begins with /v1/."""
 
-    def __init__(self, chat: ChatService, served: Served, say: Say, limits: Limits = Limits()) -> None:  # noqa: B008
-        self.chat, self.served, self.say, self.limits = chat, served, say, limits
+    def __init__(
+        self, chat: ChatService, served: Served, language: Callable[[], str], limits: Limits | None = None
+    ) -> None:
+        """`language`: of what is said where a request wishes for none."""
+        self.chat, self.served, self.language, self.limits = chat, served, language, limits or Limits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        say = self.choose_words(scope)
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, receive, send, say)
         except HttpRefusal as refusal:
-            await send_json(send, refusal.status, refusal.body(self.say))
+            await send_json(send, refusal.status, refusal.body(say))
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def choose_words(self, scope: Scope) -> Say:
+        """Return what says a text in the language that a request accepts."""
+        accepted = next(
+            (value for name, value in scope["headers"] if name.lower() == b"accept-language"), b""
+        )
+        return choose_words(accepted.decode("latin-1"), self.language()).say
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, say: Say) -> None:
         path, method = scope["path"], scope["method"]
         if path == MODELS or path.startswith(f"{MODELS}/"):
             _require(method, "GET")
@@ -88,7 +101,8 @@ class Completions:
             raise HttpRefusal(404, text("answers.path", path=path[:80]), code="unknown_url")
         _require(method, "POST")
         body = read_body(await read_whole(scope, receive))
-        wanted = (read_chat if path == CHAT else read_completion)(body, self.limits.tokens)
+        read = read_chat if path == CHAT else read_completion
+        wanted = read(body, self.limits.tokens, self.limits.temperature)
         whom = await asyncio.to_thread(self.served.find, wanted.model)
         if whom is None:
             raise refuse_model(wanted.model)
@@ -97,9 +111,9 @@ class Completions:
         try:
             await exchange.begin(self.limits.waiting)
             if wanted.stream:
-                await self._stream(exchange, send)
+                await self._stream(exchange, send, say)
             else:
-                await self._tell(exchange, send)
+                await self._tell(exchange, send, say)
         except Gone:
             return
         finally:
@@ -110,7 +124,7 @@ class Completions:
         def describe(whom: Whom) -> dict[str, Any]:
             return {
                 "id": whom.name, "object": "model", "created": int(whom.created_s),
-                "owned_by": "finetune-studio",
+                "owned_by": "finetune-studio", "checkpoint": whom.checkpoint or None,
             }  # fmt: skip
 
         if not name:
@@ -120,14 +134,14 @@ class Completions:
             raise refuse_model(name)
         return describe(whom)
 
-    async def _tell(self, exchange: Exchange, send: Send) -> None:
+    async def _tell(self, exchange: Exchange, send: Send, say: Say) -> None:
         async for _ in exchange.grow():
             continue
         told = exchange.head("chat.completion" if exchange.wanted.chat else "text_completion")
         told["choices"] = [piece.whole() for piece in exchange.pieces]
-        await send_json(send, 200, told | exchange.figures(self.say))
+        await send_json(send, 200, told | exchange.figures(say))
 
-    async def _stream(self, exchange: Exchange, send: Send) -> None:
+    async def _stream(self, exchange: Exchange, send: Send, say: Say) -> None:
         wanted = exchange.wanted
         head = exchange.head("chat.completion.chunk" if wanted.chat else "text_completion")
         begun = False
@@ -141,10 +155,10 @@ class Completions:
         except HttpRefusal as refusal:
             if not begun:
                 raise
-            await _send_event(send, refusal.body(self.say))
+            await _send_event(send, refusal.body(say))
         else:
             if wanted.usage:
-                await _send_event(send, head | {"choices": []} | exchange.figures(self.say))
+                await _send_event(send, head | {"choices": []} | exchange.figures(say))
         await _send_words(send, "data: [DONE]\n\n")
         await send({"type": "http.response.body", "body": b""})
 

@@ -85,7 +85,7 @@ def read_body(body: bytes) -> Body:
     return found
 
 
-def read_chat(body: Body, most_tokens: int) -> Wanted:
+def read_chat(body: Body, most_tokens: int, hottest: float) -> Wanted:
     """Return what /v1/chat/completions is asked for. Raises HttpRefusal."""
     _refuse_unknown(body, CHAT)
     messages = _read_list(body, "messages", dict, 1, MOST_MESSAGES)
@@ -107,11 +107,11 @@ def read_chat(body: Body, most_tokens: int) -> Wanted:
         called=called,
         parallel=_flag(body, "parallel_tool_calls", True),
         schema=schema,
-        **_read_common(body, limit, most_tokens),
+        **_read_common(body, limit, most_tokens, hottest),
     )
 
 
-def read_completion(body: Body, most_tokens: int) -> Wanted:
+def read_completion(body: Body, most_tokens: int, hottest: float) -> Wanted:
     """Return what /v1/completions is asked for. Raises HttpRefusal."""
     _refuse_unknown(body, COMPLETION)
     prompt = body.get("prompt")
@@ -122,7 +122,7 @@ def read_completion(body: Body, most_tokens: int) -> Wanted:
         or not all(isinstance(one, str) and one for one in prompts)
     ):
         raise refuse_field("prompt", "texts")
-    common = _read_common(body, "max_tokens", most_tokens)
+    common = _read_common(body, "max_tokens", most_tokens, hottest)
     if len(prompts) * common["choices"] > MOST_CHOICES:
         raise refuse_field("prompt", "most", most=MOST_CHOICES // common["choices"])
     likeliest = _number(body, "logprobs", int, 0, MOST_LIKELIEST, None)
@@ -130,7 +130,7 @@ def read_completion(body: Body, most_tokens: int) -> Wanted:
     return Wanted(prompts=asked, chat=False, likeliest=likeliest, **common)
 
 
-def _read_common(body: Body, limit: str, most_tokens: int) -> dict[str, Any]:
+def _read_common(body: Body, limit: str, most_tokens: int, hottest: float) -> dict[str, Any]:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise refuse_field("model", "text")
@@ -155,7 +155,7 @@ def _read_common(body: Body, limit: str, most_tokens: int) -> dict[str, Any]:
         "stop": tuple(stops),
         "sampling": {
             "max_new_tokens": _number(body, limit, int, 1, most_tokens, min(USUAL_TOKENS, most_tokens)),
-            "temperature": _number(body, "temperature", float, 0, 2, 1.0),
+            "temperature": _number(body, "temperature", float, 0, hottest, 1.0),
             "top_p": _number(body, "top_p", float, 0, 1, 1.0),
             "top_k": _number(body, "top_k", int, 0, 2**31 - 1, 0),
             "min_p": _number(body, "min_p", float, 0, 1, 0.0),

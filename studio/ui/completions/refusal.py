@@ -27,15 +27,14 @@ class HttpRefusal(Exception):
     def body(self, say: Say) -> dict[str, Any]:
         """Return the answer's JSON."""
         kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        message = " ".join(say(one) for one in self.said)
-        return {
-            "error": {
-                "message": message,
-                "type": kind,
-                "param": self.field or None,
-                "code": self.code or None,
-            }
+        said = [say(one) for one in self.said]
+        error = {
+            "message": " ".join(said),
+            "type": kind,
+            "param": self.field or None,
+            "code": self.code or None,
         }
+        return {"error": error | {"sentences": said}}
 
 
 def refuse_field(field: str, id: str, /, **values: object) -> HttpRefusal:

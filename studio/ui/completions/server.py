@@ -12,7 +12,7 @@ import time
 import uvicorn
 
 from studio.core.errors import StudioError
-from studio.core.i18n import text
+from studio.core.i18n import load_catalogue, text
 from studio.machine.addresses import bind_port
 from studio.ui.auth.connections import CONNECTIONS, KNOWN, AcceptErrors, Connection
 from studio.ui.auth.rate_limit import RateLimits
@@ -43,7 +43,7 @@ class KeyGate:
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
         if self._hosts and headers.get(b"host", b"").decode("latin-1") not in self._hosts:
-            return await self._refuse(send, HttpRefusal(403, text("answers.host")))
+            return await self._refuse(scope, send, HttpRefusal(403, text("answers.host")))
         kind, _, key = headers.get(b"authorization", b"").partition(b" ")
         known = kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
         scope[KNOWN] = known
@@ -51,14 +51,14 @@ class KeyGate:
             return await self.app(scope, receive, send)
         caller = (scope.get("client") or ("",))[0]
         if not self._limits.enter(caller, "stranger"):
-            return await self._refuse(send, HttpRefusal(429, text("ui.gate.429"), code="rate_limit"))
+            return await self._refuse(scope, send, HttpRefusal(429, text("ui.gate.429"), code="rate_limit"))
         try:
-            await self._refuse(send, HttpRefusal(401, text("answers.key"), code="invalid_api_key"))
+            await self._refuse(scope, send, HttpRefusal(401, text("answers.key"), code="invalid_api_key"))
         finally:
             self._limits.leave(caller)
 
-    async def _refuse(self, send: Send, refusal: HttpRefusal) -> None:
-        await send_json(send, refusal.status, refusal.body(self.app.say))
+    async def _refuse(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
+        await send_json(send, refusal.status, refusal.body(self.app.choose_words(scope)))
 
 
 class AddressServer:
@@ -104,7 +104,7 @@ class AddressServer:
 
     def _serve(self, found: socket.socket, app: Completions) -> None:
         async def run() -> None:
-            asyncio.get_running_loop().set_exception_handler(AcceptErrors(lambda id: app.say(text(id))))
+            asyncio.get_running_loop().set_exception_handler(AcceptErrors(load_catalogue(app.language()).say))
             await self._server.serve([found])
 
         asyncio.run(run())

@@ -15,6 +15,8 @@ CALL_V2 = "/gradio_api/call/v2/"
 """Closed, though below one that is open: it has a fault of the server (500) for a parameter that it does not know."""
 JOIN = "/gradio_api/queue/join"
 """A page that asks for it has everything that it was made of."""
+ANSWERS = "/v1/"
+"""Not Gradio's: answers for programs (studio/ui/completions)."""
 WATCHING = (
     *("/config", "/theme.css", "/favicon.ico", "/manifest.json", "/gradio_api/theme.css"),
     *(JOIN, "/gradio_api/cancel", "/gradio_api/reset"),
@@ -27,6 +29,6 @@ WORKING = (
     *WATCHING,
     *("/gradio_api/info", "/gradio_api/call/", "/gradio_api/run/"),
     *("/gradio_api/component_server", "/gradio_api/component_server/"),
-    *(UPLOAD, "/gradio_api/upload_progress", FILE, STARTUP),
+    *(UPLOAD, "/gradio_api/upload_progress", FILE, STARTUP, ANSWERS),
 )
 """What the owner's page and programs need."""

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
 from studio.services.desk import Desk
 from studio.ui.auth import connections
@@ -43,7 +42,7 @@ def shop(tmp_path_factory, tiny_models, know_machine):
     run = desk.queue.start(recipe, checked=True)
     assert desk.runs.wait(run).state == "finished"
     app = Completions(
-        desk.chat, OneModel("mine", run=run), load_catalogue("en").say, Limits(tokens=MOST_TOKENS, waiting=40)
+        desk.chat, OneModel("mine", run=run), lambda: "en", Limits(tokens=MOST_TOKENS, waiting=40)
     )
     server = AddressServer(app)
     yield desk, run, recipe, server
@@ -241,7 +240,10 @@ def test_what_cannot_be_done_is_refused_with_the_field_that_is_meant(shop, body,
     answer = ask(shop, **body)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == field and field in error["message"]
-    assert set(error) == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+    assert (
+        error.keys() == {"message", "type", "param", "code", "sentences"}
+        and error["type"] == "invalid_request_error"
+    )
 
 
 def test_what_changes_nothing_is_taken(shop):

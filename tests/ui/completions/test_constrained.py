@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.services.desk import Desk
 from studio.ui.completions.app import Completions
@@ -41,7 +40,7 @@ def client(tmp_path_factory, know_machine):
     model = make_model(folder / "model", template=template, max_position_embeddings=2048)
     desk = Desk(know_machine(folder / "workspace"))
     recipe = Recipe(model=ModelChoice(source=str(model)), data=DatasetSpec(source="demo"))
-    server = AddressServer(Completions(desk.chat, OneModel("mine", recipe=recipe), load_catalogue("en").say))
+    server = AddressServer(Completions(desk.chat, OneModel("mine", recipe=recipe), lambda: "en"))
     with openai.OpenAI(base_url=server.url, api_key=server.key, max_retries=0, timeout=60) as found:
         yield found
     server.close()

@@ -21,6 +21,7 @@ from studio.ui.shell.html_events import read_said
 from studio.ui.tabs.chat.cards import said_words, state_card, talk_card
 from studio.ui.tabs.chat.components import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
 from studio.ui.tabs.chat.eval_file import QuestionFile
+from studio.ui.tabs.chat.programs import ProgramAddress
 
 BOTH = ("base", "tuned")
 NOTHING = [gr.skip()] * 8
@@ -54,6 +55,10 @@ class ChatTab(ChatParts):
                 self.make_settings()
             with gr.Tab(say("ui.chat.tab.test"), id="test", elem_id="chat-tab-test"):
                 self.questions = QuestionFile(context)
+            with gr.Tab(
+                say("ui.chat.tab.programs"), id="programs", elem_id="chat-tab-programs"
+            ) as self.programs_tab:
+                self.programs = ProgramAddress(context)
 
     def bind(self, tab: gr.Tab) -> None:
         """Bind every handler; opening the tab looks for runs, and shows the last talk."""
@@ -103,6 +108,7 @@ class ChatTab(ChatParts):
             [self.state, self.input],
             trigger_mode="multiple",
         )
+        self.programs.bind(self.programs_tab, self.run, self.place, self.voice)
         self.questions.bind(tab, [self.run, self.place, self.sides, self.system], self.voice, self.file)
 
     # Whom to talk to ----------------------------------------------------------------------------------------
@@ -189,6 +195,7 @@ class ChatTab(ChatParts):
         if do == "example":
             return [gr.skip(), value]
         if do == "unload":
+            self.context.address.off()  # its next question would load the model again
             freed_bytes = self.context.desk.chat.unload()
             gr.Info(self.context.say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
         return [self.show_state(run, place), gr.skip()]

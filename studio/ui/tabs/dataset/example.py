@@ -46,22 +46,53 @@ def _write_arguments(arguments: Any) -> str:
 
 
 def seen_view(example: Mapping[str, Any], specials: Sequence[str], say: Say) -> Markup:
-    """Return the rendered text, its control tokens framed and its white space marked."""
-    words = example.get("text", "")
-    if not words or not example.get("tokens"):
+    """Return the rendered text, its control tokens framed and its white space marked; of a pair both sides."""
+    if not example.get("text") or not example.get("tokens"):
         return _without_tokens(say)
-    shown, rest = mark_text(words[:TEXT_CHARACTERS], specials), max(0, len(words) - TEXT_CHARACTERS)
-    return render("tabs/dataset/seen.html", say, words=shown, rest=rest)
+    sides = [
+        (side, mark_text(words[:TEXT_CHARACTERS], specials), max(0, len(words) - TEXT_CHARACTERS))
+        for side, words, _ in _sides_of(example)
+    ]
+    return render("tabs/dataset/seen.html", say, sides=sides)
+
+
+def _sides_of(example: Mapping[str, Any]) -> list[tuple[str, str, Sequence[Mapping[str, Any]]]]:
+    """Return (name, text, tokens) of an example, whose name is "", or of both sides of a pair."""
+    first = example.get("text", ""), example.get("tokens", ())
+    if not example.get("rejected_tokens"):
+        return [("", *first)]
+    return [("chosen", *first), ("rejected", example["rejected_text"], example["rejected_tokens"])]
 
 
 def learned_view(example: Mapping[str, Any], limit: int, shown: int, say: Say) -> Markup:
     """Return the tokens as they are learned from: trained, context, or beyond the limit; neighbours of one kind joined.
 
-    At most `shown` tokens; a button asks for more.
+    At most `shown` tokens of a side; a button asks for more. Of a pair what is trained is what is compared.
     """
-    tokens = example.get("tokens", ())
-    if not tokens:
+    if not example.get("tokens"):
         return _without_tokens(say)
+    sides = [(side, tokens, *_join_kinds(tokens, limit, shown)) for side, _, tokens in _sides_of(example)]
+    longest = max(len(tokens) for _, tokens, *_ in sides)
+    more = min(TOKENS_SHOWN, longest - shown)
+    trained = [token["text"] for token in sides[0][1][:limit] if token["trained"]]
+    counts = {kind: sum(found[kind] for *_, found in sides) for kind in KINDS}
+    return render(
+        "tabs/dataset/learned.html",
+        say,
+        sides=[(side, runs) for side, _, runs, _ in sides],
+        counts=[(kind, count) for kind, count in counts.items() if count or kind != "cut"],
+        last=mark_text(trained[-1], ()) if trained else None,
+        tags=KINDS,
+        more=more,
+        beyond=max(0, example.get("length", 0) - longest) if more <= 0 else 0,
+        show=show_text,
+    )
+
+
+def _join_kinds(
+    tokens: Sequence[Mapping[str, Any]], limit: int, shown: int
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Return the first `shown` tokens as stretches of one kind, and how many tokens there are of each."""
     runs: list[tuple[str, list[str]]] = []
     counts = dict.fromkeys(KINDS, 0)
     for i, token in enumerate(tokens):
@@ -71,19 +102,7 @@ def learned_view(example: Mapping[str, Any], limit: int, shown: int, say: Say) -
             if not runs or runs[-1][0] != kind:
                 runs.append((kind, []))
             runs[-1][1].append(token["text"])
-    trained = [token["text"] for token in tokens[:limit] if token["trained"]]
-    more = min(TOKENS_SHOWN, len(tokens) - shown)
-    return render(
-        "tabs/dataset/learned.html",
-        say,
-        runs=[(kind, "".join(words)) for kind, words in runs],
-        counts=[(kind, counts[kind]) for kind in KINDS if counts[kind] or kind != "cut"],
-        last=mark_text(trained[-1], ()) if trained else None,
-        tags=KINDS,
-        more=more,
-        beyond=max(0, example.get("length", 0) - len(tokens)) if more <= 0 else 0,
-        show=show_text,
-    )
+    return [(kind, "".join(words)) for kind, words in runs], counts
 
 
 def packed_view(examples: Sequence[Mapping[str, Any]], limit: int, say: Say) -> Markup:

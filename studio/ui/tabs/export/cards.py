@@ -13,15 +13,21 @@ from studio.ui.cards import Say, note_card
 from studio.ui.quantities import size_words
 from studio.ui.templates import render
 
-LATER = ("gguf", "hub")
+LATER = ("hub",)
 """What later versions bring, shown so that nobody looks for it."""
 FILES_SHOWN = 12
+PACKED = "gguf_"
+"""Forms of one file, which share a card: how many bits each weight has is all that differs."""
 
 
 def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: str, run: str = "") -> Markup:
     """Return a card for each form with what it will take, and those that come later; `waits`: why none can be now."""
     targets = [_describe_target(one, say, busy=busy or bool(waits)) for one in estimates]
-    return render("tabs/export/targets.html", say, targets=targets, later=LATER, waits=waits, run=run)
+    packed = [one for one in targets if one["name"].startswith(PACKED)]
+    whole = [one for one in targets if one not in packed]
+    return render(
+        "tabs/export/targets.html", say, targets=whole, packed=packed, later=LATER, waits=waits, run=run
+    )
 
 
 def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]:
@@ -34,6 +40,7 @@ def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]
     return {
         "name": found.target,
         "rows": rows if found.size_bytes else [],
+        "size": size_words(found.size_bytes) if found.size_bytes else "",
         "problem": found.problem,
         "off": busy or found.problem is not None,
         "id": "export-start" if found.target == "adapter" else f"export-start-{found.target}",
@@ -47,6 +54,7 @@ def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
         "lines": "\n".join(loading_lines(item)),
         "size": size_words(item.size_bytes),
         "local": local,
+        "packed": item.target.startswith(PACKED),
         "ours": item.ours,
     }
 

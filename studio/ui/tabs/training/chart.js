@@ -122,7 +122,8 @@ function show(metrics) {
     const place = placeOf(figure);
     place.replaceChildren(); // the model's plot is not its own
     place.setAttribute("aria-label", metric.label);
-    figures[figures.length - 1].after(figure);
+    if (metric.first) model.before(figure); // in their order, before the loss
+    else figures[figures.length - 1].after(figure);
     figures.push(figure);
     listen(figure);
   });

@@ -26,6 +26,8 @@ STILL_TIMES = 8.0
 STILL_S = 20.0
 LOW_RATE = {"lora": 2e-5, "full": 1e-6}
 """Below that, training hardly changes a model."""
+FALL_SHARE = 0.2
+"""By so much the log-probability of better answers may fall while the margin grows, before answers may break."""
 NORM_TIMES = 8.0
 WINDOW_STEPS = 4000
 """Longer runs are judged by their last so many steps."""
@@ -51,6 +53,7 @@ def judge(view: LiveView, state: str, now_s: float, method: str = "lora") -> tup
         _not_finite(view),
         _diverges(losses),
         _overfits(view),
+        _forgets(view),
         _grows(view),
         _spikes(view, losses),
         _early(view, state),
@@ -128,6 +131,28 @@ def _overfits(view: LiveView) -> RunVerdict | None:
     return _verdict("overfitting", "warn", "optim.epochs", step=int(best_step), best=round(best, 3))
 
 
+def _read_metric(view: LiveView, name: str) -> list[float]:
+    """Return a metric of the rows that are learned, step by step; none where the run has it not."""
+    number = next((i for i, metric in enumerate(view.metrics) if metric.name == name), None)
+    return [
+        row[3] for row in view.points.rows("metric") if row[2] == number and not row[4] and row[3] is not None
+    ]
+
+
+def _forgets(view: LiveView) -> RunVerdict | None:
+    """Better answers become less likely while they gain on the worse ones: what is compared is all that is held."""
+    likely, margins = _read_metric(view, "logps/chosen"), _read_metric(view, "rewards/margins")
+    if len(likely) < RECENT_STEPS or len(margins) < RECENT_STEPS:
+        return None
+    part = max(3, min(RECENT_STEPS, len(likely) // 4))
+    begun, now = _mean(likely[:part]), _mean(likely[-part:])
+    noise = 3 * _spread(likely) / math.sqrt(part)
+    if begun - now <= max(FALL_SHARE * abs(begun), noise) or _mean(margins[-part:]) <= _mean(margins[:part]):
+        return None
+    figures = {"begun": round(begun, 1), "now": round(now, 1)}
+    return _verdict("chosen_falling", "warn", "preference.nll_weight", **figures)
+
+
 def _grows(view: LiveView) -> RunVerdict | None:
     """The card's memory grows from quarter to quarter."""
     bytes_ = view.points.column("step", "vram_bytes", -WINDOW_STEPS)
@@ -171,7 +196,8 @@ def _course(view: LiveView, losses: Sequence[float], method: str, *, ended: bool
     fallen = (begun - now) / abs(begun) if begun else 0.0
     noise = 3 * _spread(losses) / math.sqrt(part)  # how far two means of noise may lie apart
     rate = max(view.points.column("step", "lr", -WINDOW_STEPS), default=0.0)
-    if fallen < SLOW_SHARE and 0 < rate < LOW_RATE[method]:
+    compares = any(metric.name == "rewards/chosen" for metric in view.metrics)  # by rates of its own
+    if fallen < SLOW_SHARE and 0 < rate < LOW_RATE[method] and not compares:
         return _verdict("rate_low", "warn", "optim.learning_rate", rate=f"{rate:.1e}")
     if fallen < FLAT_SHARE or begun - now < noise:
         return _verdict("flat", "warn", "optim.learning_rate", count=len(losses), loss=round(now, 3))

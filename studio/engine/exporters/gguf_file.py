@@ -1,0 +1,245 @@
+"""One GGUF file for Ollama, LM Studio and llama.cpp, in 16 bits or fewer, with a Modelfile and a card.
+
+The merged weights are stored first, beside it, then packed tensor by tensor, and go when the file is checked: it is
+read again as any file would be (models/gguf/written.py), and llama.cpp itself opens it where its package is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from studio.core.i18n import Text, text
+from studio.core.json_file import read_json
+from studio.engine.checkpoint import require_space
+from studio.engine.exporters import merged
+from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
+from studio.models.gguf.tensor_types import MIXES, TypeMix
+from studio.models.gguf.write import find_written
+
+if TYPE_CHECKING:
+    from studio.models.gguf.write import FilePlan
+
+USUAL = "gguf_q4_k_m"
+"""The form that most people want: a third of 16 bits, at a loss that is hard to see."""
+BITS = {"F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.85}
+"""Bits a weight, of whole files of usual models."""
+TOKEN_BYTES = 55
+"""Of the tokenizer for each token, with its merges."""
+SHARP = 1e-3
+"""Most KL of a file in 16 bits from its folder, as llama.cpp computes it, in nats a token: 4e-6 was seen."""
+LEFT = 0.05
+"""What llama.cpp's own rounding of activations to 8 bits adds in forms of fewer bits: 0.012 was seen of a trained model
+of 135 million weights, whose packed weights alone are 0.0003 off."""
+TOKENS = 8
+CHATS = (
+    [{"role": "user", "content": "What is the capital of France?"}],
+    [
+        {"role": "user", "content": "Say “hello” & <b>."},
+        {"role": "assistant", "content": "hello & <b>"},
+        {"role": "user", "content": "再说一次。"},
+    ],
+)
+PROMPTS = ("The quick brown fox jumps over the lazy", "Q: 12 + 30 =\nA:", "def add(a, b):\n    return")
+
+
+def find_problem(job: ExportJob) -> Text | None:
+    """Return why this result cannot be a GGUF file; None when it can, as far as its family tells."""
+    family = job.facts.family
+    config = Path(job.facts.folder) / "config.json"
+    if job.facts.folder and config.is_file():
+        inner = read_json(config).get("text_config")
+        family = str(inner.get("model_type", family)) if isinstance(inner, Mapping) else family
+    return None if find_written(family) else text("gguf.no_family.why", family=family)
+
+
+def count_bytes(mix: TypeMix, job: ExportJob) -> int:
+    """Return about what the file takes."""
+    return round(job.facts.parameters * BITS[mix.name] / 8) + TOKEN_BYTES * job.facts.vocabulary
+
+
+def write(mix: TypeMix, job: ExportJob) -> None:
+    """Fill job.target with the file, a Modelfile for Ollama and a card; see Exporter.
+
+    The disk also takes the merged weights meanwhile, two bytes a parameter.
+    """
+    from studio.models.gguf.write import plan_file, write_file
+    from studio.models.gguf.written import compare_file
+
+    require_space(job.target, 2 * job.facts.parameters + count_bytes(mix, job))
+    folder = job.target / "merged"
+    folder.mkdir()
+    try:
+        merged.store(dataclasses.replace(job, target=folder))
+        name = name_model(job)
+        path = job.target / f"{name}-{mix.name}.gguf"
+        plan = plan_file(folder, mix, name, path.name)
+        job.begin(text("export.phase.pack", form=mix.name))
+        write_file(plan, path)
+        job.begin(text("export.phase.check"))
+        compare_file(plan, path)
+        checked = _ask_llama_cpp(plan, path, mix) if is_there() else {}
+        (job.target / "Modelfile").write_text(write_modelfile(path.name, folder), encoding="utf-8")
+        (job.target / "README.md").write_text(write_card(job, path, mix, checked), encoding="utf-8")
+        for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
+            if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
+                shutil.copy(Path(job.facts.folder) / beside, job.target / beside)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def name_model(job: ExportJob) -> str:
+    """Return what the model is called in its file: of its base and run, in letters that every program takes.
+
+    llama.cpp reads a tokenizer's habits out of a name with `phi-3` in it, and then loads no other kind.
+    """
+    leaf = job.facts.name.rstrip("/").rpartition("/")[2]
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{leaf}-{job.record.name}").strip("-.") or "model"
+    return re.sub(r"(?i)phi-?3", "phi", plain)[:80]
+
+
+def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix) -> dict[str, float]:
+    """Return how far the file is from its folder, as llama.cpp computes it: {"kl": nats a token}.
+
+    Raises StudioError where it does not load, reads other tokens, renders another chat, or computes something else.
+    """
+    from transformers import AutoTokenizer
+
+    from studio.models.gguf.header import refuse
+    from studio.models.gguf.written import TEXTS
+
+    tokenizer = AutoTokenizer.from_pretrained(plan.folder)
+    prompts = [tokenizer(words)["input_ids"] for words in PROMPTS]
+    chats = list(CHATS) if tokenizer.chat_template else []
+    questions = {
+        "texts": list(TEXTS),
+        "chats": chats,
+        "prompts": prompts,
+        "vocabulary": plan.config["vocab_size"],
+    }
+    questions["context"] = min(512, int(plan.config["max_position_embeddings"]))
+    try:
+        answer = ask(path, questions)
+    except LlamaCppError as error:
+        raise refuse("llama_cpp", path.name, reason=str(error)[:300]) from error
+    for words, found in zip(TEXTS, answer["tokens"], strict=True):
+        if found != tokenizer.encode(words, add_special_tokens=False):
+            raise refuse("tokens_differ", path.name, words=words[:40])
+    for chat, found in zip(chats, answer["rendered"], strict=True):
+        wanted = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        begin = tokenizer.bos_token or ""
+        if found.removeprefix(begin) != wanted.removeprefix(begin):
+            raise refuse("chat_differs", path.name, words=chat[0]["content"][:40])
+    shown, packed = _measure(plan, path, prompts, answer["log_probabilities"])
+    if shown > (SHARP if mix.usual in ("F16", "BF16") else 2 * packed + LEFT):
+        raise refuse("llama_cpp_differs", path.name, kl=f"{shown:.3g}")
+    return {"kl": shown}
+
+
+def _measure(plan: FilePlan, path: Path, prompts: list[list[int]], found: list[Any]) -> tuple[float, float]:
+    """Return the mean KL of llama.cpp's next token from the folder's, and of the packed weights in PyTorch from it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from studio.models.gguf.header import read_header
+    from studio.models.gguf.keys import GgufKeys
+    from studio.models.gguf.tensors import open_tensors
+
+    model = AutoModelForCausalLM.from_pretrained(
+        plan.folder, dtype=torch.float32, trust_remote_code=False
+    ).eval()
+
+    @torch.inference_mode()
+    def predict() -> list[torch.Tensor]:
+        return [model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1) for ids in prompts]
+
+    wanted = predict()
+    shares = []
+    for one, listed in zip(wanted, found, strict=True):
+        if listed:  # nothing where the answer would end at once
+            other = torch.full_like(one, -50.0)
+            ids, logs = zip(*listed, strict=True)
+            other[torch.tensor(ids)] = torch.tensor(logs)
+            shares.append(float((one.exp() * (one - other)).sum()))
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, weight in open_tensors(plan.family, GgufKeys(read_header(path)), plan.config):
+            if name in state and state[name].shape == weight.shape:
+                state[name].copy_(weight)
+    packed = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted, predict(), strict=True)]
+    return max(shares, default=0.0), max(packed)
+
+
+def write_modelfile(file: str, folder: Path) -> str:
+    """Return what `ollama create NAME -f Modelfile` reads: the file, and where answers end.
+
+    The template is the file's own: Ollama takes it since 0.30.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    generation = folder / "generation_config.json"
+    ends = read_json(generation).get("eos_token_id") if generation.is_file() else None
+    ids = [one for one in (ends if isinstance(ends, list) else [ends]) if isinstance(one, int)]
+    stops = [
+        f"PARAMETER stop {json.dumps(tokenizer.convert_ids_to_tokens(one), ensure_ascii=False)}"
+        for one in ids
+    ]
+    return "\n".join([f"FROM ./{file}", "REQUIRES 0.30.0", *stops, ""])
+
+
+def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float]) -> str:
+    """Return the card: what it is, how to run it, and what opened it."""
+    from studio.engine.artifact import write_card as describe
+
+    card = describe(job.facts, job.record).replace("library_name: peft", "library_name: gguf")
+    card = card.replace("library_name: transformers", "library_name: gguf")
+    size = f"{path.stat().st_size / 1e6:,.1f} MB, {mix.name}"
+    program = f"llama.cpp ({PACKAGE} {version(PACKAGE)})" if checked else ""
+    told = (
+        f"{program} opened it: same tokens, same chat, {checked['kl']:.2g} nats a token from the 16-bit model."
+        if checked
+        else "The studio read it again: same tokens and weights. llama.cpp was not there to open it."
+    )
+    uses = (
+        f"- Ollama: `ollama create {path.stem.lower()} -f Modelfile`, then `ollama run {path.stem.lower()}`",
+        f"- LM Studio: `lms import {path.name}`",
+        f"- llama.cpp: `llama-server -m {path.name}`",
+    )
+    return card + "\n" + "\n".join((f"`{path.name}`: {size}. {told}", "", *uses)) + "\n"
+
+
+def load_lines(folder: str, base: str) -> tuple[str, ...]:
+    """Return the commands that load the file in `folder`."""
+    files = sorted(Path(folder).glob("*.gguf"))
+    if not files:
+        return ()
+    stem = files[0].stem.lower()
+    return (
+        f"ollama create {stem} -f {str(Path(folder) / 'Modelfile')!r} && ollama run {stem}",
+        f"lms import {str(files[0])!r}",
+        f"llama-server -m {str(files[0])!r}",
+    )
+
+
+def _make_exporter(mix: TypeMix) -> Exporter:
+    return Exporter(
+        name=f"gguf_{mix.name.lower()}",
+        size_bytes=lambda job: count_bytes(mix, job),
+        memory_bytes=merged.memory_bytes,
+        write=lambda job: write(mix, job),
+        load_lines=load_lines,
+        find_problem=find_problem,
+        merges=True,
+    )
+
+
+GGUFS = tuple(_make_exporter(mix) for mix in reversed(MIXES) if mix.name != "BF16")
+"""From the smallest to the largest."""

@@ -1,0 +1,69 @@
+"""Two sequences an example: what the planner expects of comparing objectives in memory and time."""
+
+from __future__ import annotations
+
+import pytest
+
+from studio.core.facts import RowLengths
+from studio.core.recipe import OBJECTIVES, settle_objective
+from studio.engine.objectives import get_objective
+from studio.planning.decoder_shape import count_sequences, longest, longest_document
+from studio.planning.memory_estimate import predict
+from studio.planning.run_plan import plan
+from studio.planning.speed_estimate import REFERRING, RowFigures, count_scored_tokens, predict_duration
+from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
+
+MACHINE, MODEL = make_machine(make_gpu(24, (8, 9), "RTX 4090")), make_decoder()
+ROWS = RowFigures(count=1000, tokens=400_000)
+BASE = {"data.max_length": 1024, "optim.batch_size": 8, "optim.epochs": 2.0, "data.validation_share": 0.0}
+
+
+def recipe_for(objective: str, **changes):
+    return make_recipe(BASE | {"objective": objective} | changes)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES[1:])
+def test_the_planner_knows_of_each_objective_what_the_engine_does(name):
+    objective = get_objective(name)
+    assert count_sequences(recipe_for(name)) == objective.sequences
+    assert (name in REFERRING) == objective.needs_reference
+
+
+def test_a_pair_counts_as_both_of_its_sequences():
+    one, two = (recipe_for(name) for name in ("sft", "dpo"))
+    assert longest(MODEL, two) == 2 * longest(MODEL, one) == 2 * longest_document(MODEL, two) == 2048
+    plans = [plan(MACHINE, recipe, MODEL) for recipe in (one, two)]
+    fixed = [recipe_for(name, **{"optim.micro_batch": 1}) for name in ("sft", "dpo")]
+    peaks = [predict(plan(MACHINE, recipe, MODEL), MODEL, recipe)["activations"] for recipe in fixed]
+    assert peaks[1] > 1.5 * peaks[0]
+    assert 0 < plans[1].micro_batch.value <= plans[0].micro_batch.value
+
+
+def test_rows_that_are_known_are_pairs_of_sequences_of_half_their_length():
+    known = plan(MACHINE, recipe_for("dpo"), MODEL, RowLengths(longest_tokens=512, mean_tokens=400.0))
+    short = plan(MACHINE, recipe_for("dpo", **{"data.max_length": 256}), MODEL)
+    assert known.micro_batch.value == short.micro_batch.value
+    assert known.memory == short.memory
+
+
+def test_what_only_goes_forward_takes_time_too():
+    tokens = {
+        name: count_scored_tokens(recipe_for(name), MODEL, ROWS) for name in ("sft", "simpo", "dpo", "kto")
+    }
+    # The reference of two answers a row, and z in each of two epochs.
+    assert tokens == {"sft": 0, "simpo": 0, "dpo": 400_000, "kto": 2 * 400_000 + 800_000}
+    bare = recipe_for("kto", **{"preference.loss": "apo_zero_unpaired"})
+    assert count_scored_tokens(bare, MODEL, ROWS) == 400_000
+    recipes = [recipe_for(name) for name in ("simpo", "dpo")]
+    without, with_reference = (
+        predict_duration(plan(MACHINE, recipe, MODEL), MACHINE, MODEL, recipe, MACHINE.gpus[0], ROWS).seconds
+        for recipe in recipes
+    )
+    assert with_reference == pytest.approx(without * (1 + 400 / 3 / 800), rel=1e-3)
+
+
+def test_what_auto_stands_for_is_planned():
+    assert settle_objective(recipe_for("auto"), "preference").objective == "dpo"
+    assert settle_objective(recipe_for("auto"), "kto").objective == "kto"
+    assert settle_objective(recipe_for("auto"), "").objective == "auto"
+    assert settle_objective(recipe_for("orpo"), "preference").objective == "orpo"
