@@ -3,8 +3,9 @@
     python benchmarks/decode_cpu.py MODEL [--adapter DIR] [--batch 1 16] [--tokens 64] [--prompts FILE] [--rounds 5]
 
 Both ways answer in turns, greedily, in one process; the middle of the rounds counts. `plain` is the decoder without
-looking ahead. On a machine that others use, `--threads 1 --processor-time` counts what the process itself computed. Tokens are compared: in fp32 they are the same. `--prompts` names a jsonl of chats
-whose last answer is left out; all of them are answered, to their ends.
+looking ahead. On a machine that others use, `--threads 1 --processor-time` counts what the process itself computed.
+Tokens are compared: in fp32 they are the same. `--prompts` names a jsonl of chats whose last answer is left out; all of
+them are answered, to their ends.
 """
 
 from __future__ import annotations
