@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 MATCHED_TOKENS = (4, 3, 2)
 """How many of the last tokens have to stand there, longest first."""
@@ -82,8 +83,11 @@ class Lookahead:
         ]
         if not any(one.tokens for one in guesses):
             return guesses
-        offers = [self._offer(guesses, count) for count in CHOICES]
-        return max(offers, key=self._rate)
+        gains = [self._sum_shares(one.matched) for one in guesses]
+        lengths = [len(one.tokens) for one in guesses]
+        offers = [_offer(lengths, count) for count in CHOICES]
+        best = max(offers, key=lambda offer: self._rate(offer, gains))
+        return [Guess(one.tokens[:count], one.matched) for one, count in zip(guesses, best, strict=True)]
 
     def learn(self, rows: int, seconds: float, guesses: Sequence[Guess], right: Sequence[int]) -> None:
         """Hear that a step of `rows` rows took so long, and how many tokens of each guess were right."""
@@ -107,24 +111,15 @@ class Lookahead:
                 return Guess(where[place : place + most], length)
         return Guess()
 
-    def _offer(self, guesses: Sequence[Guess], count: int) -> list[Guess]:
-        """Return guesses of at most `count` tokens each, fewer so that there are as many rows as steps often have."""
-        offer = [Guess(one.tokens[:count], one.matched) for one in guesses]
-        excess = _count_rows(offer) - _round_rows(_count_rows(offer))
-        while excess > 0 and (longest := max(len(one.tokens) for one in offer)):
-            for number, one in enumerate(offer):
-                if excess > 0 and len(one.tokens) == longest:
-                    offer[number] = Guess(one.tokens[:-1], one.matched)
-                    excess -= 1
-        return offer
+    def _sum_shares(self, matched: int) -> list[float]:
+        """Return how many tokens come of a step that reads 0, 1, 2 ... guessed ones."""
+        share = self._shares.get(matched, 0.0)
+        return list(accumulate(share**place for place in range(max(CHOICES) + 1)))
 
-    def _rate(self, offer: Sequence[Guess]) -> float:
-        """Return tokens a second to be expected of a step with these guesses."""
-        tokens = sum(
-            sum(self._shares.get(one.matched, 0.0) ** place for place in range(len(one.tokens) + 1))
-            for one in offer
-        )
-        return tokens / self._expect_seconds(_round_rows(_count_rows(offer)))
+    def _rate(self, offer: Sequence[int], gains: Sequence[Sequence[float]]) -> float:
+        """Return tokens a second to be expected of a step that reads so many guessed tokens of each sequence."""
+        tokens = sum(gain[count] for gain, count in zip(gains, offer, strict=True))
+        return tokens / self._expect_seconds(_round_rows(len(offer) + sum(offer)))
 
     def _expect_seconds(self, rows: int) -> float:
         """Return what a step of so many rows took; what was never tried is thought as fast as fewer rows."""
@@ -132,8 +127,16 @@ class Lookahead:
         return self._seconds[max(fewer)] if fewer else 1.0
 
 
-def _count_rows(offer: Sequence[Guess]) -> int:
-    return sum(1 + len(one.tokens) for one in offer)
+def _offer(lengths: Sequence[int], count: int) -> list[int]:
+    """Return how much to read of guesses of these lengths, at most `count` each, so that rows are as many as often."""
+    offer = [min(length, count) for length in lengths]
+    rows = len(offer) + sum(offer)
+    excess = rows - _round_rows(rows)
+    for most in range(count, 0, -1):
+        for number, length in enumerate(offer):
+            if excess and length == most:
+                offer[number], excess = length - 1, excess - 1
+    return offer
 
 
 def _round_rows(rows: int) -> int:
