@@ -30,11 +30,12 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "cpo": ("sigmoid", "ipo", "hinge"),
     "orpo": (),
     "kto": ("apo_zero_unpaired",),
+    "reward": (),
 }
 """Objective -> the losses by which it compares answers, beside its own."""
 LEARNS: dict[str, tuple[str, ...]] = {
     "text": ("pretrain",),
-    "preference": ("dpo", "simpo", "cpo", "orpo"),
+    "preference": ("dpo", "simpo", "cpo", "orpo", "reward"),
     "kto": ("kto",),
 }
 """Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
@@ -174,6 +175,7 @@ class PreferenceSpec:
     gamma: float = knob(0.5, minimum=0.0, maximum=10.0, useful=(0.5, 1.0, 1.5))
     label_smoothing: float = knob(0.0, unit="share", minimum=0.0, maximum=0.49, useful=(0.0, 0.1, 0.2))
     nll_weight: float = knob(0.0, minimum=0.0, maximum=100.0, level="common", useful=(0.0, 0.2, 1.0))
+    center: float = knob(0.01, minimum=0.0, maximum=10.0, useful=(0.0, 0.01, 0.1))
     good_weight: float = knob(0.0, minimum=0.0, maximum=1000.0)
     bad_weight: float = knob(0.0, minimum=0.0, maximum=1000.0)
 

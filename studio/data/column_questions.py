@@ -64,11 +64,7 @@ def ask_columns(
     question = chosen.get("prompt") or (questions[0].name if questions else "")
     others = [one for one in known if one.name != question]
     if question and not chosen and _only_asks(question, rows) and not any(one.is_prose for one in others):
-        raise StudioError(
-            text("data.sniff.unanswered"),
-            text("data.sniff.unanswered.why", column=shorten(question)),
-            text("data.sniff.unanswered.fix"),
-        )
+        raise _refuse_open(question)
     # What is read helps to tell what is written for it, also where the person has named it.
     beside = [name for name in columns if name == question or name not in chosen.values()]
     all_known = [*measure_columns(beside, rows).values()]
@@ -98,7 +94,18 @@ def ask_columns(
         answers += [one for one in questions if one.name == question]
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
-    return tuple(one for one in asked if one.choices)
+    asked = [one for one in asked if one.choices]
+    if not asked and question:
+        raise _refuse_open(question)
+    return tuple(asked)
+
+
+def _refuse_open(question: str) -> StudioError:
+    return StudioError(
+        text("data.sniff.unanswered"),
+        text("data.sniff.unanswered.why", column=shorten(question)),
+        text("data.sniff.unanswered.fix"),
+    )
 
 
 def _is_alone(question: str, answers: Sequence[Column], rows: Sequence[Values]) -> bool:

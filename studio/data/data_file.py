@@ -36,6 +36,11 @@ BINARY_SUFFIXES = {
 """What is wrong with a file of this ending that does not begin as such a file does."""
 MARKED = (b"%PDF", b"{\\rtf", b"<", b"%!PS", b"\\documentclass")
 """Texts begin so that are written for another program to show."""
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""What git writes in place of a large file that it has not fetched."""
+PAGE = re.compile(rb"\s*<(?:!doctype html|html)\b", re.I)
+ROWS_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+"""Endings of files in which a page stands only where a download went wrong."""
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 LEAST_LINES = 5
 ALIKE_LINES = 50
@@ -103,6 +108,8 @@ def look_into(
             head = stream.read(HEAD_BYTES)
         if not head.strip():
             return None
+        if head.startswith(POINTER):
+            raise refuse_file(name, "pointer")
         binary = next((one for one in CONTAINERS if one.binary and one.accepts(head, suffix)), None)
         if binary is not None:
             file = replace(file, container=binary.name)
@@ -115,6 +122,8 @@ def look_into(
         return None
     if file.container == IMAGE_FOLDER:
         return replace(file, encoding=encoding), asked
+    if suffix in ROWS_SUFFIXES and PAGE.match(head):
+        raise refuse_file(name, "page")
     for container in CONTAINERS:
         if not container.binary and container.accepts(head, suffix):
             return replace(file, container=container.name, encoding=encoding), asked

@@ -53,6 +53,8 @@ MOST_DECIDED = 8
 READ_ROWS = 20
 BEATEN = 0.5
 """What a format loses when another one, of which it is a part, fits."""
+ANSWERED = ("prompt_completion", "alpaca", "messages", "sharegpt")
+"""Formats whose answers are learned as they stand."""
 SAMPLE_ROWS = 3000
 """More rows are not looked at."""
 
@@ -123,6 +125,10 @@ def _decide(
             other = other and "text" not in said
             if leaves_words(columns, rows, now.mapping) or (other and format is None):
                 return found
+            judged = format is not None and format.name in ANSWERED
+            bad = ask_verdicts(now.format, now.mapping, columns, rows) if judged else ()
+            if bad:  # which answers are good was decided by nobody
+                return dataclasses.replace(now, questions=bad, confidence=min(now.confidence, UNSURE))
             declined = tuple(role for role, name in said.items() if not name and role not in chosen)
             confidence = min(max(now.confidence, PRESELECT), DECIDED)
             reason = _join(now.reason, *reasons)
@@ -300,7 +306,7 @@ def _settle(
         ):
             rest = find_rest(format, match.mapping, spared, columns, rows)
             asked += ask_rest(format, match.mapping, chosen, rest, rows)
-        if not asked and format.name in ("prompt_completion", "alpaca", "messages", "sharegpt") and not said:
+        if not asked and format.name in ANSWERED and not said:
             asked += ask_verdicts(format, match.mapping, columns, rows)
         if not asked:
             asked += ask_counting(match.mapping, chosen, rows)

@@ -10,6 +10,8 @@ from studio.core.packages import import_package
 CODECS = {"big5": "cp950", "shift_jis": "cp932", "euc_kr": "cp949"}
 """Windows writes these under the older name; each holds all letters of the older one."""
 HIGH_PAIR = re.compile(rb"[\x81-\xfe][\x30-\xfe]")
+HIGH_RUN = re.compile(rb"(?:[\x81-\xfe][\x30-\xfe])+")
+SCATTERED = 0.4
 LATIN = re.compile("[^\x00-\x7f]")
 LATIN_LETTERS = frozenset("äöüßÄÖÜéèêëàâáãåæçíìîïñóòôõøœúùûÿÉÈÊÀÁÂÃÅÆÇÍÑÓÔÕØŒÚ")
 LATIN_SIGNS = frozenset("“”‘’„‚–—…€£§«»©®°·¿¡ºª½²³´×™•\xa0")
@@ -88,8 +90,11 @@ def _score_cyrillic(sample: bytes, words: str) -> float:
 
 
 def _score_pairs(sample: bytes, judge: Callable[[int, int], float]) -> float:
+    """Return the average of `judge`, less where hardly a pair stands beside another: words have several letters."""
     pairs = _list_pairs(sample)
-    return sum(judge(*pair) for pair in pairs) / max(len(pairs), 1)
+    score = sum(judge(*pair) for pair in pairs) / max(len(pairs), 1)
+    alone = len(HIGH_RUN.findall(sample))
+    return score * SCATTERED if len(pairs) > 2 and alone > 0.8 * len(pairs) else score
 
 
 def _list_pairs(sample: bytes) -> list[tuple[int, int]]:

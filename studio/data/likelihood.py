@@ -84,7 +84,8 @@ ASIDE = frozenset(
 """Words in the names of what is rather left out."""
 THOUGHTS = frozenset(
     "explanation explanations rationale rationales reason reasons analysis steps derivation proof justification "
-    "exp commentary 解析 解释 分析 explicación erklärung".split()
+    "exp commentary 解析 解释 分析 解説 해설 explicación explicacion erklärung begründung explication justification "
+    "explicação explicacao spiegazione uitleg объяснение пояснение".split()
 )
 """Names of what explains an answer, which may be learned as thoughts before it."""
 TRACES = frozenset(

@@ -17,7 +17,7 @@ from studio.core.json_file import read_json
 from studio.core.recipe import DatasetSpec
 from studio.data.convert import identify
 
-VERSION = 3
+VERSION = 4
 PACKAGES = ("transformers", "tokenizers", "jinja2")
 """What decides, beside files and settings, which tokens come out."""
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".onnx")

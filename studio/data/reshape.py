@@ -70,9 +70,10 @@ ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", 
          "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
          "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间", "轮次")  # fmt: skip
 ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me", "is_assistant", "is_agent", "fromme",
-             "isuser", "isbot")  # fmt: skip
+             "isuser", "isbot", "is_sender", "issender", "is_self", "is_outgoing", "outgoing", "sent_by_me",
+             "is_mine")  # fmt: skip
 """Flags that tell two speakers apart, in a file that is one talk."""
-HELPING = ("bot", "me", "assistant", "agent")
+HELPING = ("bot", "me", "assistant", "agent", "sender", "issender", "self", "outgoing", "mine")
 """Words in the names of flags that are true for the one who answers."""
 KINDS = ("message_type", "msg_type", "type", "direction", "message_direction")
 NOTED = BLOCKING | DATED | TECHNICAL
@@ -171,7 +172,7 @@ class Threads:
             speaker, words = row.values.get(self.speaker), _say(row.values.get(self.words))
             if isinstance(speaker, Mapping):
                 speaker = next((speaker[key] for key in ("name", "username", "id") if speaker.get(key)), None)
-            if isinstance(speaker, bool) or simplify(self.speaker) in ("inbound", "is_inbound"):
+            if isinstance(speaker, bool) or simplify(self.speaker) in ("inbound", "is_inbound", *ONE_SIDED):
                 sides = (
                     ("assistant", "user")
                     if {*part_name(self.speaker)} & {*HELPING}
@@ -275,6 +276,11 @@ def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | N
         (name for name in _rank_names(columns, SPEAKER) if name != words and _is_speaker(name, rows)), ""
     )
     speaker = speaker or next((name for name in columns if _tells_sides(name, rows)), "")
+    if speaker and simplify(speaker) not in SPEAKER:
+        # A flag for one's own messages says more than a column with such a word in its name: `type_name`.
+        speaker = next(
+            (name for name in columns if simplify(name) in ONE_SIDED and _is_flag(name, rows)), speaker
+        )
     if not words or not speaker or are_documents(words, columns, rows):
         return None
     if any(REVIEWING & {*part_name(name)} for name in columns):
@@ -313,6 +319,11 @@ def _find_prose(columns: Sequence[str], rows: Sequence[Values]) -> str:
         return ""
     prose = [one.name for one in measure_columns(columns, rows).values() if one.is_prose and one.plain]
     return prose[0] if len(prose) == 1 and _is_words(prose[0], rows) else ""
+
+
+def _is_flag(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds nothing but yes and no, and both."""
+    return {str(row.get(name)).lower() for row in rows} in ({"0", "1"}, {"true", "false"})
 
 
 def _takes_turns(flag: str, rows: Sequence[Values]) -> bool:

@@ -9,7 +9,8 @@ from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, QUESTIONS
 
 ENDS = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|end_of_text\|>|<\|begin_of_text\|>|<end_of_turn>|<bos>|<eos>|<\|end\|>|<\|endoftext\|>|"
-    r"</s>|<s>|<\|eom_id\|>)\s*"
+    r"</s>|<s>|<\|eom_id\|>|\[/(?:system|user|assistant|human|bot|model|ai)\])\s*",
+    re.I,
 )
 WRAPPED = re.compile(r"\s*<([a-z]+)>\s*(.*?)\s*</\1>\s*", re.S)
 """A text that stands as a whole between a tag and its end."""
@@ -30,8 +31,9 @@ MODELS = ("assistant", "response", "answer", "a", "output", "bot", "ai", "gpt", 
           "ассистент", "المساعد", *_foreign(ANSWERS))  # fmt: skip
 BESIDE = ("input", "context", "eingabe", "kontext", *_foreign(INPUT))
 SYSTEMS = ("system", "系统")
+TOOLS = ("tool", "tool response", "tool result", "function response", "function result")
 WHO = "|".join(
-    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS), key=len, reverse=True)
+    re.escape(word) for word in sorted((*USERS, *MODELS, *BESIDE, *SYSTEMS, *TOOLS), key=len, reverse=True)
 )
 TIME = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4},?\s+\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:\s?[APap]\.?\s?[Mm]\.?)?"
 CLOCK = r"(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?[\])]?[ \t]*[-–]?[ \t]*)?"

@@ -21,6 +21,7 @@ from studio.data.transcript_styles import (
     SECTION,
     STYLES,
     SYSTEMS,
+    TOOLS,
     USERS,
     WRAPPED,
     Style,
@@ -41,6 +42,10 @@ GAP_S = 8 * 3600.0
 """Silence in a messenger after which another talk begins."""
 FEWEST_ASKED, ASKED_LINES, HEADED = 3, 0.2, 600
 """So many lines that ask, and this share of all, head answers, the first after no more than so many letters."""
+SPOKEN = {"user": USERS, "assistant": MODELS, "system": SYSTEMS, "beside": BESIDE, "tool": TOOLS}
+"""Role -> the words that stand before its turns."""
+NOTHING = "None"
+"""What Python prints where a turn only called a function."""
 MOST_NAMES = 6
 """Different speakers in one talk, where only a colon tells that a name is one."""
 FORMATS_OF_TIME = ("%d.%m.%y", "%d.%m.%Y", "%m.%d.%y", "%m.%d.%Y", "%Y.%m.%d", "%y.%m.%d")
@@ -89,10 +94,7 @@ def part_transcript(words: str, style: Style) -> list[Turn]:
 def name_role(who: str) -> str:
     """Return the role that a word before a turn stands for; "" for a name, "beside" for material of the question."""
     word = who.strip().lower()
-    for role, words in (("user", USERS), ("assistant", MODELS), ("system", SYSTEMS), ("beside", BESIDE)):
-        if word in words:
-            return role
-    return ""
+    return next((role for role, words in SPOKEN.items() if word in words), "")
 
 
 def find_style(cells: Sequence[str], *, alone: bool, plain: bool = False) -> Style | None:
@@ -237,6 +239,8 @@ def _join_beside(turns: Sequence[Turn]) -> list[dict[str, str]]:
             key, speaker = "role", "user"
         if is_blank(words) and role != "assistant":
             continue
+        if role == "tool" and found and found[-1] == {"role": "assistant", "content": NOTHING}:
+            found.pop()
         if found and found[-1].get(key) == speaker:
             found[-1]["content"] += f"\n\n{words}" if role == "beside" else f"\n{words}"
         else:
@@ -312,7 +316,15 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
     ]
     if style is None or sum(repeats(name, long, rows) for name in others) > 1:
         return None
+    if not any(simplify(name) in ANSWERS for name in columns) and _are_open(cells, style):
+        return None  # prompts: what is said to them stands elsewhere, under a name of its own
     return Transcript(column=long[0], style=style.name, apart=style.single and plain)
+
+
+def _are_open(cells: Sequence[str], style: Style) -> bool:
+    """Return whether most texts end where an answer would begin."""
+    last = [(part_transcript(cell, style) or [("", "", "")])[-1] for cell in cells]
+    return 2 * sum(name_role(who) == "assistant" and is_blank(said) for who, _, said in last) > len(cells)
 
 
 def _mean(name: str, rows: Sequence[Values]) -> float:

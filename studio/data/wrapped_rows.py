@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
-from studio.data.formats.aliases import ANSWERS, CHOICES, INSTRUCTION, QUESTIONS
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.aliases import ANSWERS, CHOICES, INSTRUCTION, LABEL, QUESTIONS
+from studio.data.formats.cells import Values, count_words, is_empty, shorten
 from studio.data.formats.choices import part_options
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.row import Row
@@ -15,6 +15,7 @@ from studio.data.row import Row
 LIFTED = ("data", "row", "example", "item", "translation", "qa", "sample", "fields", "record", "inputs", "outputs",
           "payload", "_source", "attributes", "instance", "qa_pair", "pair", "content", "body")  # fmt: skip
 """Names of objects that only wrap the columns of a row."""
+SENTENCE_WORDS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,7 @@ def find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
         for name in columns
         if (simplify(name) in LIFTED or _holds_options(name, rows)) and _is_object(name, rows)
     ]
+    found = [name for name in found if not _is_made(name, columns, rows)]
     if "inputs" not in map(simplify, found):
         found = [name for name in found if simplify(name) != "outputs"]
     asking = [name for name in columns if name not in found and _asks(name, rows)]
@@ -71,6 +73,28 @@ def _holds_options(name: str, rows: Sequence[Values]) -> bool:
         and any(simplify(key) in (*QUESTIONS, "text", "body") for key in cell)
         for cell in cells
     )
+
+
+def _is_made(name: str, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    """Return whether a column holds the facts of the only text beside it, as a program would note them: its answer."""
+    texts = [
+        other
+        for other in columns
+        if other != name
+        and all(isinstance(cell := row.get(other), str) and _is_sentence(cell) for row in rows)
+    ]
+    facts = [row[name] for row in rows if isinstance(row.get(name), Mapping)]
+    plain = all(
+        not isinstance(cell, (list, tuple, Mapping)) and not (isinstance(cell, str) and _is_sentence(cell))
+        for one in facts
+        for cell in one.values()
+    )
+    told = any({*part_name(key)} & {*ANSWERS, *LABEL} for one in facts for key in one)
+    return len(texts) == 1 and plain and not told and bool(facts) and all(len(one) > 1 for one in facts)
+
+
+def _is_sentence(words: str) -> bool:
+    return count_words(words) >= SENTENCE_WORDS
 
 
 def _open(cell: object) -> object:

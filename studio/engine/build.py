@@ -13,6 +13,7 @@ from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
 from studio.engine.objectives.objective import Objective
+from studio.engine.objectives.reward import REWARD
 from studio.engine.rng_state import seed_all
 from studio.engine.stop_tokens import set_ends
 from studio.engine.train_step import Step, StockStep
@@ -21,6 +22,7 @@ from studio.models.decoder.probe_states import sample_ids
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, Loaded, load_model
 from studio.models.new_tokens import make_room
 from studio.models.optimize_model import Fast, make_fast
+from studio.models.score_head import ScoreHead, add_score, free_score
 from studio.models.weights import Weights
 
 
@@ -60,10 +62,14 @@ def load_fast(
     tokens = make_room(loaded.model, facts, recipe.adapter)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter, tokens)
     notes = (*notes, *note_beside(model, recipe.optim.modules_rate))
+    scores = recipe.objective == REWARD.name
+    if scores:  # after the adapter, which would take the score for one of the model's linears
+        add_score(unwrap(model))
+        free_score(model)
     fast = make_fast(
         unwrap(model),
         {op: choice.value for op, choice in plan.kernels.items()},
-        plan.memory,
+        None if scores else plan.memory,
         dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
         fp8=plan.fp8.value,
@@ -88,8 +94,8 @@ def make_step(
     pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
         return DecoderStep(fast.decoder, objective=objective, pad_id=pad_id, packing=packing)
-    head = LossHead(unwrap(loaded.model))
-    if head.note:
+    head = ScoreHead(unwrap(loaded.model)) if objective.scores else LossHead(unwrap(loaded.model))
+    if isinstance(head, LossHead) and head.note:
         emit(Warned(message=head.note))
     device, dtype = torch.device(plan.device.value), plan.dtype.value
     return StockStep(

@@ -24,6 +24,7 @@ from studio.engine.batches import (
 from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.models.load import AUTOCAST_DTYPES
 from studio.models.modules_to_save import list_freed
+from studio.models.score_head import SCORE
 from studio.planning.micro_batch import CPU_TOKENS
 
 Scale = Callable[[Tensor], Tensor]
@@ -111,7 +112,8 @@ class StockStep:
         self.pad_id = pad_id
         self.pad_multiple = PAD_MULTIPLE.get(device.type, PAD_MULTIPLE["cpu"])
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
-        freed = list(list_freed(model).values())
+        # A score is new, and learns at the adapter's rate.
+        freed = [one for name, one in list_freed(model).items() if name.split(".")[-2] != SCORE]
         apart = set(map(id, freed))
         trained = [one for one in model.parameters() if one.requires_grad and id(one) not in apart]
         self.decayed = [parameter for parameter in trained if parameter.ndim >= 2]

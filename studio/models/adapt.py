@@ -20,6 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, load_catalogue, text
 from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
+from studio.models.architectures import holds_score
 from studio.models.expert_adapters import list_expert_weights, read_rank, stacks_as_parameters
 from studio.models.language_model import is_outside, list_outside
 from studio.models.load import set_evaluation
@@ -33,6 +34,7 @@ from studio.models.modules_to_save import (
 )
 from studio.models.new_tokens import count_rows, enlarge, name_ends, refuse_ends, unwrap_end
 from studio.models.nf4_experts import list_stacks
+from studio.models.score_head import add_score
 from studio.models.token_list import split_modules
 from studio.models.tokenizer import last_line
 
@@ -242,6 +244,8 @@ def load_adapter(model: Any, folder: Path, *, trainable: bool = False) -> Any:
             text("adapter.missing.fix"),
         )
     try:
+        if holds_score(folder):
+            add_score(model)
         enlarge(model, count_rows(folder))
         with _device_of(model), stacks_as_parameters(model), _without_false_alarm():
             adapted = PeftModel.from_pretrained(model, folder, is_trainable=trainable, local_files_only=True)

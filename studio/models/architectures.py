@@ -14,6 +14,8 @@ from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.models.stored_weights import OPENED
 
+SCORING_TASK = "SEQ_CLS"
+"""What peft calls an adapter whose model gives scores (score_head.py)."""
 TABLES = ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
 """transformers' tables of what writes text, and of what does so having read text and pictures."""
 STORED = ("none", "nf4", "fp4", "int8", *OPENED)
@@ -96,6 +98,8 @@ def _refuse(id: str, **values: object) -> Verdict:
 
 def name_auto_class(architecture: str) -> str:
     """Return the name of transformers' Auto class that loads models of the class `architecture`."""
+    if architecture.endswith("ForSequenceClassification"):
+        return "AutoModelForSequenceClassification"
     text_only, after_pictures = _read_tables()
     reads = architecture in after_pictures and architecture not in text_only
     return "AutoModelForImageTextToText" if reads else "AutoModelForCausalLM"
@@ -135,3 +139,13 @@ def _list_names(entries: str) -> frozenset[str]:
     """Return the values of a table of `("family", "Class")` or `("family", ("Class", ...))`."""
     values = re.findall(r'"[^"]+",\s*(\([^)]*\)|"[^"]+")', entries)
     return frozenset(name for value in values for name in re.findall(r'"([^"]+)"', value))
+
+
+def holds_score(folder: str | Path) -> bool:
+    """Return whether the adapter or model in `folder` gives scores."""
+    folder = Path(folder)
+    adapter, config = folder / "adapter_config.json", folder / "config.json"
+    if adapter.is_file():
+        return read_json(adapter).get("task_type") == SCORING_TASK
+    named = read_json(config).get("architectures") or [""] if config.is_file() else [""]
+    return str(named[0]).endswith("ForSequenceClassification")

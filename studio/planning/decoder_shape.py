@@ -114,6 +114,8 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
     spec, stored = recipe.adapter, plan.quantization.value
     if trains_magnitudes(recipe) and spec.dropout:
         return text("plan.stock.dora")
+    if recipe.objective == "reward":
+        return text("plan.stock.reward")
     if recipe.model.rope_scaling == "dynamic":
         return text("plan.stock.rope")
     if others := list_others(spec):

@@ -175,6 +175,8 @@ def _check_comparison(recipe: Recipe, data: DataFacts | None) -> Iterator[Proble
     if preference.loss not in ("auto", *COMPARISONS[name]):
         error = refuse_comparison(name, preference.loss)
         yield Problem(field="preference.loss", message=error.what, fix=error.fix)
+    if name == "reward" and recipe.adapter.method == "full":
+        yield _problem("adapter.method", "check.reward_full")
     if rate > PAIR_RATE_LIMIT and rate != USUAL_RATE:
         yield _warning("optim.learning_rate", "check.pair_rate", rate=rate, usual="5e-6")
 

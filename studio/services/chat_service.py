@@ -19,7 +19,7 @@ from studio.services.answer_queue import AnswerQueue, QueuedAnswer
 from studio.services.chat_history import TalkFiles
 from studio.services.eval_table import EvalTable, make_table
 from studio.services.machine_state import MachineState
-from studio.services.partners import find_partner, has_other_base
+from studio.services.partners import explain_failure, find_partner, has_other_base
 from studio.services.runs import Runs
 from studio.services.worker import Job, Worker
 
@@ -399,16 +399,14 @@ class ChatService:
         return self._speak(wish.run, wish.checkpoint, wish.recipe)
 
     def _sparing(self, work: Callable[[], Any]) -> Any:
-        """Do `work`; a memory too small becomes a StudioError, and what was loaded makes room."""
-        from torch import OutOfMemoryError
+        """Do `work`; what fails in it becomes a StudioError, and what was loaded makes room."""
+        from studio_kernels.dispatch import ERRORS
 
         try:
             return work()
-        except OutOfMemoryError as error:
+        except (MemoryError, *ERRORS) as error:
             self._drop()
-            raise StudioError(
-                text("chat.memory"), text("chat.memory.why"), text("chat.memory.fix"), exit_code=1
-            ) from error
+            raise explain_failure(error) from error
 
 
 def say_place(name: str, step: int) -> Text:

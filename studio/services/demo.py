@@ -37,21 +37,10 @@ def run_demo(
     if record.state != "finished":
         return record, {"accuracy_before": None, "accuracy_after": None, "held_out": 0}, []
     prompts, expected = read_held_out()
-    answers = {}
-    for side in ("base", "tuned"):
-        label = text(f"demo.measure.{side}")
-        answers[side] = desk.chat.lend(
-            run,
-            "",
-            None,
-            lambda speaker, should_stop, side=side, label=label: speaker.answer_all(
-                prompts,
-                side,
-                max_new_tokens=ANSWER_TOKENS,
-                on_progress=lambda done, total: progress(label, done, total),
-                should_stop=should_stop,
-            ),
-        )
+    answers = {
+        side: let_answer(desk, run, side, prompts, text(f"demo.measure.{side}"), progress)
+        for side in ("base", "tuned")
+    }
     accuracy = {side: count_exact(given, expected) / len(expected) for side, given in answers.items()}
     lines = [
         text(
@@ -68,6 +57,29 @@ def run_demo(
         record,
         {"accuracy_before": accuracy["base"], "accuracy_after": accuracy["tuned"], "held_out": len(expected)},
         lines,
+    )
+
+
+def let_answer(
+    desk: Desk,
+    run: str,
+    side: str,
+    prompts: list[list[dict[str, str]]],
+    label: Text,
+    progress: Callable[[Text, int, int], None],
+) -> list[str]:
+    """Return the greedy answers of `run` to the prompts, from its base or its result (`side`: base or tuned)."""
+    return desk.chat.lend(
+        run,
+        "",
+        None,
+        lambda speaker, should_stop: speaker.answer_all(
+            prompts,
+            side,
+            max_new_tokens=ANSWER_TOKENS,
+            on_progress=lambda done, total: progress(label, done, total),
+            should_stop=should_stop,
+        ),
     )
 
 

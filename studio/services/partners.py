@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts
 from studio.core.i18n import text
 from studio.core.recipe import Recipe
+from studio.machine.failures import diagnose
 from studio.machine.workspace import Workspace
 from studio.models.catalog import inspect_model
 from studio.models.resolve import open_packed
@@ -51,3 +53,17 @@ def has_other_base(workspace: Workspace, partner: Any) -> bool:
         return False
     # Remembered where a run or a talk read these files before; else 4 s for 16 GB, once.
     return hash_base(partner.facts.folder, Remembered(workspace.remembered)) != record.base_hash
+
+
+def explain_failure(error: Exception) -> StudioError:
+    """Return what is told of what went wrong while a model was loaded or answered; its traceback goes to the log."""
+    from studio.engine.oom_fallback import is_out_of_memory
+
+    if isinstance(error, StudioError):
+        return error
+    if is_out_of_memory(error):
+        return StudioError(text("chat.memory"), text("chat.memory.why"), text("chat.memory.fix"), exit_code=1)
+    traceback.print_exception(error)
+    known = diagnose(error)
+    fix = known.fixes[0].title if known.fixes else text("ui.unforeseen.fix")
+    return StudioError(known.what, known.why, fix, exit_code=1)

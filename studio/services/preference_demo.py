@@ -18,7 +18,7 @@ from studio.core.i18n import Text, text
 from studio.core.json_file import parse_json
 from studio.core.recipe import Recipe, change_recipe
 from studio.core.run_record import RunRecord
-from studio.services.demo import ANSWER_TOKENS, HELD_OUT, SHOWN, read_held_out
+from studio.services.demo import HELD_OUT, SHOWN, let_answer, read_held_out
 from studio.services.desk import Desk
 
 TRAIN = HELD_OUT.with_name("train.jsonl")
@@ -52,18 +52,7 @@ def run_preference_demo(
     answers = {}
     for side, run in zip(SIDES, (start.run, record.run), strict=True):
         label = text(f"demo.measure.{'base' if side == 'before' else 'tuned'}")
-        answers[side] = desk.chat.lend(
-            run,
-            "",
-            None,
-            lambda speaker, should_stop, label=label: speaker.answer_all(
-                prompts,
-                "tuned",
-                max_new_tokens=ANSWER_TOKENS,
-                on_progress=lambda done, total: progress(label, done, total),
-                should_stop=should_stop,
-            ),
-        )
+        answers[side] = let_answer(desk, run, "tuned", prompts, label, progress)
     found: dict[str, Any] = {}
     for side, given in answers.items():
         found[f"style_{side}"] = sum(one.strip().startswith("{") for one in given) / len(given)

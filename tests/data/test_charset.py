@@ -123,3 +123,13 @@ def test_half_a_character_at_the_end_of_utf16():
 def test_many_letters_decide_where_all_read_as_they_should(encoding, language, sure):
     guess = detect("\n".join([language] * 20).encode(encoding), ".txt")
     assert guess.sure == sure and (not sure or guess.encoding == encoding)
+
+
+def test_signs_scattered_over_english_are_no_chinese():
+    lines = [
+        "The berth costs \xe5\xa3{0}.50 a night.",
+        "That\xe5\xd5s berth {0} by the quay.",
+        "Pay \xcc\xbc{0} here.",
+    ]
+    data = "\n".join(line.format(n) for n in range(4) for line in lines).encode("latin-1")
+    assert detect(data).choices[0] == "cp1252"

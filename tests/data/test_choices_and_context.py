@@ -364,3 +364,29 @@ def test_options_that_are_objects_of_one_mark_each():
     rows = [{"question": f"Which part, {i}?", "options": options, "answer": "ABC"[i % 3]} for i in range(6)]
     found = look(rows)
     assert not found.questions and first(found, rows)[1] == ("assistant", "a mast")
+
+
+@pytest.mark.parametrize(
+    ("asks", "option", "right", "why"),
+    [
+        ("Question", "Réponse {}", "Bonne réponse", "Explication"),
+        ("Pregunta", "Opción {}", "Respuesta correcta", "Explicación"),
+        ("Frage", "Antwort {}", "Richtige Antwort", "Erklärung"),
+        ("Domanda", "Opzione {}", "Risposta corretta", "Spiegazione"),
+        ("Вопрос", "Вариант {}", "Ответ", "Объяснение"),
+    ],
+)
+def test_tests_in_other_languages_have_options_and_a_letter(asks, option, right, why):
+    parts = ["the mast", "the rudder", "the bell", "the keel"]
+    rows = [
+        {"ID": f"T-{i}", asks: f"What is it that boat {i} needs most?", right: "ABCD"[i % 4],
+         why: f"Boat {i} has lain at the quay for a long time, and the sea has taken {parts[i % 4]} of it.",
+         **{option.format(mark): f"{words} {i}" for mark, words in zip("ABCD", parts, strict=True)}}
+        for i in range(12)
+    ]  # fmt: skip
+    found = look(rows)
+    assert found.mapping["choices"] == option.format("A") and found.mapping["completion"] == right
+    assert first(found, rows)[1] == ("assistant", "the mast 0")
+    # An explanation tells the answer: it is never read before the question unasked, and not put first.
+    assert all(question.choices[0] != why for question in found.questions if "material" in question.field)
+    assert why not in [column for role, column in found.mapping.items() if role.startswith("material")]

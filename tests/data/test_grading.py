@@ -61,3 +61,13 @@ def test_the_first_rows_of_a_file_sorted_by_its_labels(tell):
     short = [text[:40] for text in TEXTS]
     assert formats(tell(text=short, category=["boats"] * 12)) == ["prompt_completion", "text"]
     assert not tell(text=short, source=["log"] * 12)["needs_answer"]
+
+
+def test_a_verdict_is_asked_about_also_where_names_decide_what_is_learned(tell):
+    said = [f"The quay of Brenn has {n + 3} berths, and each of them is taken in winter." for n in range(12)]
+    asked = [f"berths {n}" for n in range(12)]
+    report = tell(query=asked, final_answer=said, is_helpful=[True, True, False] * 4)
+    (question,) = report["needs_answer"]
+    assert question["choices"] == ["prompt_completion", "kto"] and report["confidence"] <= 0.8
+    report = tell(query=asked, final_answer=said, is_helpful=[True] * 12)
+    assert not report["needs_answer"]

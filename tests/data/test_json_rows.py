@@ -134,3 +134,11 @@ def test_lists_of_texts_and_objects_in_lists_of_their_own():
     assert (
         read([{**turn, "annotation": [{"label": ""}]} for turn in TALK])[0]["messages"][0]["content"] == "hi"
     )
+
+
+def test_json_that_was_written_twice_is_read_twice():
+    inner = json.dumps(ROWS)
+    assert read(inner) == ROWS
+    assert read(json.dumps({"data": ROWS})) == ROWS
+    assert json_document.accept(json.dumps(inner).encode(), ".json")
+    assert not json_document.accept(b'"only words"', ".json")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec
 from studio.data.dataset_report import describe
 from studio.data.transcripts import STYLES, part_transcript, read_time_s
@@ -375,3 +376,82 @@ def test_a_turn_that_only_calls_a_function_calls_it(tell):
     assert report["rows_used"] == 7 and not report["needs_answer"]
     answer = report["preview"][0]["messages"][1]
     assert answer["content"] == "" and answer["tool_calls"][0]["function"]["name"] == "find_boat"
+
+
+def test_what_a_tool_said_is_not_learned(tell):
+    lines = ["user: Is boat {} in?", "assistant: None", "tool: berth 4", "assistant: It lies at berth 4."]
+    report = tell([{"log": "\n".join(lines).format(n)} for n in range(8)])
+    assert report["rows_used"] == 0 and {one["code"] for one in report["problems"]} == {"E140"}
+    called = [lines[0], 'assistant: {{"name": "find"}}', *lines[2:]]
+    report = tell([{"log": "\n".join(called).format(n)} for n in range(8)])
+    said = [("user", "Is boat 0 in?"), ("assistant", '{"name": "find"}'), ("tool", "berth 4")]
+    assert turns(report) == [*said, ("assistant", "It lies at berth 4.")]
+
+
+def test_a_prompt_that_ends_where_its_answer_begins_is_no_talk(tell):
+    rows = [
+        {"query": f"Text: Boat {n} lies at the old quay.\nQuestion: Where is it?\nA. here\nB. there\nAnswer:",
+         "choices": ["A", "B"], "gold": n % 2}
+        for n in range(10)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert report["mapping"]["prompt"] == "query" and report["rows_used"] == 10
+
+
+def test_a_flag_for_own_messages_beats_the_kind_of_a_message(tell):
+    said = [
+        "Is the quay free?",
+        "It is, until noon.",
+        "And the crane?",
+        "It waits for you.",
+        "Good.",
+        "Till then.",
+    ]
+    rows = [
+        {"id": n, "type_name": ("text", "voice")[n % 3 == 2], "is_sender": str(n % 2), "room_name": "harbour",
+         "msg": words, "created": f"2024-10-04 11:4{n}"}
+        for n, words in enumerate(said)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert not report["needs_answer"]
+    assert turns(report) == [(ROLES[n % 2], words) for n, words in enumerate(said)]
+
+
+def test_a_talk_beside_its_original_and_turns_in_wrappers(tell):
+    talk = [{"name": "user", "text": "Ist der Kai frei?"}, {"name": "agent", "text": "Bis Mittag schon."}]
+    before = [{"name": "user", "text": "Is the quay free?"}, {"name": "agent", "text": "Until noon it is."}]
+    told = [(role, turn["text"]) for role, turn in zip(ROLES, talk, strict=True)]
+    report = tell(
+        [{"id": n, "utterances": talk, "original_info": {"utterances": {"en": before}}} for n in range(6)]
+    )
+    assert not report["needs_answer"] and turns(report) == told
+    wrapped = [
+        {"entry": {"role": role, "content": words}, "sent": "09:31", "tools": None} for role, words in told
+    ]
+    report = tell([{"conversation": wrapped, "id": n} for n in range(6)])
+    assert not report["needs_answer"] and turns(report) == told
+
+
+def test_questions_without_answers_are_refused(tell):
+    rows = [{"questions": [f"Is boat {n} in?", f"Where does boat {n} lie?"]} for n in range(9)]
+    with pytest.raises(StudioError) as caught:
+        tell(rows)
+    assert caught.value.what.id == "data.sniff.unanswered"
+
+
+def test_marks_may_end_a_turn_as_they_begin_it(tell):
+    words = "[USER]\nIs boat {0} in?\n[/USER]\n\n[ASSISTANT]\nIt lies at berth {0}.\n[/ASSISTANT]"
+    report = tell([{"log": words.format(n)} for n in range(8)])
+    assert turns(report) == [("user", "Is boat 0 in?"), ("assistant", "It lies at berth 0.")]
+
+
+def test_facts_beside_the_text_that_they_are_of_are_one_answer(tell):
+    rows = [
+        {"description": f"Boat {n} came in at noon with {n + 3} men and a full load of herring.",
+         "data": {"men": n + 3, "load": "herring", "hour": 12}}
+        for n in range(9)
+    ]  # fmt: skip
+    report = tell(rows)
+    assert [choices[0] for choices in asked(report).values()] == ["description", "data"]
+    report = tell(rows, mapping={"prompt": "description", "completion": "data"})
+    assert json.loads(turns(report)[1][1]) == rows[0]["data"]

@@ -192,6 +192,17 @@ def test_parquet(tmp_path):
         ("a.xlsx", b"something else", "data.source.unreadable", "data.source.workbook_broken"),
         ("a.xlsx", b"\xd0\xcf\x11\xe0" + b"x" * 99, "data.source.unreadable", "data.source.workbook_locked"),
         ("a.jsonl.gz", b"\x1f\x8b\x08 no", "data.source.unreadable", "data.packing.broken"),
+        ("a.csv", b"\n\n<!DOCTYPE html>\n<html>\n", "data.source.unreadable", "data.source.page"),
+        ("a.json", b"<html lang=en>\n<body>\n", "data.source.unreadable", "data.source.page"),
+        *(
+            (
+                f"a.{kind}",
+                b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n",
+                "data.source.unreadable",
+                "data.source.pointer",
+            )
+            for kind in ("jsonl", "csv", "parquet", "txt", "json")
+        ),
     ],
 )
 def test_refused_files(tmp_path, name, content, what, why):

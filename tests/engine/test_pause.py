@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
+
+import numpy as np
+import torch
 
 from studio.core.events import RunPaused, RunUnpaused
 from studio.core.heartbeat import Heartbeat
 from studio.core.recipe import RunSpec
 from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine.pause import stand_still
+from studio.engine.rng_state import seed_all
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Hooks
 from studio.engine.watchdog import Watch
@@ -56,3 +61,21 @@ def test_a_stop_is_heard(tmp_path):
 
     stand_still(make_hooks(events, beat, paused, stopped), 4)
     assert events == [RunPaused(step=4)] and beats == [("pause", 4, 0), ("pause", 4, 1), ("pause", 4, 2)]
+
+
+def test_what_is_drawn_meanwhile_changes_nothing_of_the_run():
+    paused = threading.Event()
+    paused.set()
+
+    def beat(*place: object) -> None:
+        torch.rand(7)
+        np.random.rand(7)
+        random.random()
+        paused.clear()
+
+    seed_all(3)
+    wanted = torch.rand(3), np.random.rand(3).tolist(), random.random()
+    seed_all(3)
+    stand_still(make_hooks([], beat, paused, threading.Event()), 4)
+    found = torch.rand(3), np.random.rand(3).tolist(), random.random()
+    assert torch.equal(found[0], wanted[0]) and found[1:] == wanted[1:]

@@ -8,7 +8,7 @@ import torch
 
 from studio.core.events import EvalLogged, PhaseStarted, RunPlanned, StepLogged, Warned
 from studio.core.i18n import load_catalogue
-from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe
+from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, change_recipe
 from studio.data.sequence_packing import Example, pack
 from studio.engine.objectives import get_objective
 from studio.engine.objectives.cpo import LOSSES as CPO_LOSSES
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def make(name: str) -> Objective:
-    objective, settings = KINDS[name]
+    objective, settings = KINDS.get(name, (name, {"center": 0.3}))
     return get_objective(objective, PreferenceSpec(**settings))
 
 
@@ -50,7 +50,7 @@ def draw_answers(count: int, sequences: int) -> list[Example]:
     return examples
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, "reward"])
 def test_coefficients_are_autograds_in_64_bits(name):
     objective = make(name)
     counts = torch.tensor([5, 3, 7, 4, 2, 6])
@@ -246,3 +246,63 @@ def test_data_of_another_kind_are_refused_with_what_to_do(ran, jsonl, tmp_path, 
     assert result.record.state == "failed" and diagnosis.what.id == "data.kind.other_objective"
     fitting = "KTO" if writer is write_thumbs else "DPO"
     assert fitting in load_catalogue("en").say(diagnosis.fixes[0].title)
+
+
+@pytest.mark.computing
+def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(ran, jsonl, tmp_path):
+    """What transformers and peft load gives the scores that the better answers were trained to win by."""
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from studio.engine.exporters import EXPORTERS
+    from studio.engine.exporters.exporter import ExportJob
+    from studio.models.architectures import holds_score
+    from studio.models.catalog import inspect_model
+
+    file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
+    changes = {
+        "data.source": str(file),
+        "objective": "reward",
+        "data.validation_share": 0.25,
+        "run.eval_every": 4,
+    }
+    result = ran(changes | {"optim.epochs": 6, "optim.learning_rate": 5e-3, "run.samples": 2})
+    assert result.record.state == "finished", result.log
+    steps = result.of(StepLogged)
+    assert steps[-1].metrics["accuracy"] == 1 and steps[-1].metrics["margin"] > steps[0].metrics["margin"]
+    recipe = result.folder.read_recipe()
+    folder = result.folder.path / result.record.artifact
+    assert holds_score(folder)
+    base = AutoModelForSequenceClassification.from_pretrained(recipe.model.source, num_labels=1)
+    adapted = PeftModel.from_pretrained(base, folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def score(model, words):
+        turns = [{"role": "user", "content": "say 3"}, {"role": "assistant", "content": words}]
+        ids = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=False)
+        with torch.no_grad():
+            return float(model(input_ids=ids).logits[0, 0])
+
+    assert score(adapted, "yes 3 yes") > score(adapted, "no no no") + 0.5
+    merged = next(one for one in EXPORTERS if one.name == "merged")
+    target = tmp_path / "merged"
+    target.mkdir()
+    job = ExportJob(
+        run_folder=result.folder.path,
+        record=result.record,
+        facts=inspect_model(recipe.model.source),
+        plan=result.of(RunPlanned)[0].plan,
+        target=target,
+    )
+    merged.write(job)
+    assert any("AutoModelForSequenceClassification" in line for line in merged.load_lines(str(target), ""))
+    loaded = AutoModelForSequenceClassification.from_pretrained(target, dtype=torch.float32).eval()
+    for words in ("yes 3 yes", "no no no"):
+        assert score(loaded, words) == pytest.approx(score(adapted, words), abs=0.1)
+
+
+def test_a_reward_model_of_all_weights_is_refused_before_it_starts(machine, recipe):
+    from studio.planning.recipe_check import check
+
+    wrong = change_recipe(recipe, {"objective": "reward", "adapter.method": "full"})
+    assert "check.reward_full" in [one.message.id for one in check(wrong, machine, None, None)]

@@ -29,6 +29,7 @@ from studio.engine.train_step import StockStep
 from studio.engine.trainer import Hooks, Trainer
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import take_over
+from studio.models.score_head import ScoreHead, add_score, free_score
 from tests.conftest import make_tokenizer
 from tests.each_time import some_of_several
 
@@ -72,8 +73,8 @@ CASES_OF = {
 """Name -> objective, its settings in the recipe, and the same for trl."""
 
 
-def make_model() -> torch.nn.Module:
-    """Return a tiny Llama whose probabilities differ much, with an adapter that does something."""
+def make_model(*, scores: bool = False) -> torch.nn.Module:
+    """Return a tiny Llama whose probabilities differ much, with an adapter that does something, and maybe a score."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -88,6 +89,9 @@ def make_model() -> torch.nn.Module:
         r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.0
     )
     model = get_peft_model(base, adapter)
+    if scores:
+        add_score(base)
+        free_score(model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -162,15 +166,17 @@ def run_ours(
     folder: Path,
     own: bool,
     micro_batch: int,
+    model: torch.nn.Module | None = None,
 ) -> tuple[list[StepLogged], torch.nn.Module]:
     """Return the steps of the studio's trainer, and the model."""
-    model, device = make_model(), torch.device("cpu")
+    model, device = model or make_model(), torch.device("cpu")
     aim = get_objective(objective, PreferenceSpec(**settings))
     if own:
         decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
         step = DecoderStep(decoder, objective=aim, pad_id=1)
     else:
-        losses = LossHead(unwrap(model)).token_losses
+        head = ScoreHead if aim.scores else LossHead
+        losses = head(unwrap(model)).token_losses
         step = StockStep(model, losses, objective=aim, dtype="fp32", device=device, pad_id=1)
     recipe = Recipe(
         model=ModelChoice(source="m"),
@@ -190,6 +196,60 @@ def run_ours(
         add_reference(trainer, folder, "data", lambda: None)
     trainer.train()
     return [event for event in events if isinstance(event, StepLogged)], model
+
+
+@pytest.mark.parametrize("micro_batch", [8, 3])
+def test_a_reward_model_is_that_of_trl(micro_batch, tmp_path, monkeypatch):
+    from transformers import LlamaForSequenceClassification
+    from trl import RewardConfig, RewardTrainer
+
+    ours = make_model(scores=True)
+    config = ours.get_base_model().config
+    config.num_labels = 1
+    adapter = LoraConfig(
+        r=4, lora_alpha=8, target_modules="all-linear", task_type="SEQ_CLS", modules_to_save=["score"]
+    )
+    theirs = get_peft_model(LlamaForSequenceClassification(config), adapter)
+    given = {
+        name.replace("score.", "score.modules_to_save.default."): one
+        for name, one in ours.state_dict().items()
+    }
+    theirs.load_state_dict(given, strict=False)
+    folder = tmp_path / "trl"
+    options = {
+        "center_rewards_coefficient": 0.01,
+        "train_sampling_strategy": "sequential",
+        "max_length": None,
+    }
+    trainer = RewardTrainer(
+        model=theirs,
+        args=RewardConfig(output_dir=str(folder), **OPTIONS, **options),
+        train_dataset=Dataset.from_list(make_rows("dpo")),
+        processing_class=make_tokenizer(folder),
+    )
+    examples = []
+    for row in trainer.train_dataset:
+        sides = [row["chosen_ids"], row["rejected_ids"]]
+        ids = np.asarray([one for side in sides for one in side], np.int32)
+        examples.append(Example(ids, np.ones(len(ids), bool), tuple(map(len, sides))))
+    start = {name: one.detach().clone() for name, one in ours.named_parameters() if one.requires_grad}
+    steps, found = run_ours("reward", {}, examples, tmp_path, False, micro_batch, ours)
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    for step, log in zip(steps, logs, strict=True):
+        assert step.loss == pytest.approx(log["loss"], abs=LOSS_ERROR), step.step
+        for name in ("accuracy", "margin", "mean_reward"):
+            assert step.metrics[name] == pytest.approx(log[name], abs=METRIC_ERROR), name
+    expected = {
+        name.replace("score.modules_to_save.default.", "score."): one
+        for name, one in trainer.model.named_parameters()
+    }
+    moved = []
+    for name, weight in found.named_parameters():
+        if weight.requires_grad:
+            torch.testing.assert_close(weight, expected[name], rtol=0, atol=5e-5, msg=name)
+            moved.append(float((weight.detach() - start[name]).abs().max()))
+    assert min(moved) > 1e-4
 
 
 def read_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -184,6 +184,37 @@ def test_an_answer_ends_when_told_and_says_how_fast_it_was(shop):
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "failure."),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            ),
+            "chat.memory",
+        ),
+        (RuntimeError("what nobody knows"), "failure.unknown"),
+    ],
+)
+def test_what_fails_in_mid_answer_is_told_and_the_next_one_is_answered(
+    shop, monkeypatch, capsys, error, said
+):
+    desk, run = shop[0], shop[1]
+    wanted = answer(desk, run=run)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(desk.chat._speaker._answerers["tuned"]._generator, "_step", fail)
+    with pytest.raises(StudioError) as refused:
+        answer(desk, run=run)
+    assert refused.value.what.id.startswith(said) and refused.value.exit_code == 1
+    assert desk.chat.loaded() is None and not desk.chat._asked
+    assert ("Traceback" in capsys.readouterr().err) == (said != "chat.memory")
+    assert answer(desk, run=run) == wanted
+
+
 def test_chat_waits_for_a_run_and_is_free_while_that_is_paused(shop):
     desk, _, _, recipe = shop
     assert desk.chat.state().ok

@@ -59,9 +59,9 @@ def test_the_wanted_style_is_learned_and_what_is_right_stays(desk):
     """Two cores, quiet: 50 s."""
 
     def follow(run: str, after: int):
-        while (record := desk.runs.read(run)).state in ("queued", "running"):
+        while desk.runs.active == run:
             desk.runs.events(run, after=10**9, wait_s=0.2)
-        return record
+        return desk.runs.read(run)
 
     record, found, lines = run_preference_demo(desk, "", follow, lambda *told: None)
     assert record.state == "finished" and found["held_out"] == 120 and lines

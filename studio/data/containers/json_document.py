@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -33,14 +34,15 @@ BEFORE_NESTED = (b":", b"[", b"{", b"")
 CLOSERS = re.compile(rb"[\]},\s]*")
 GOES_ON = re.compile(rb"[\]}\s]*,\s*\{")
 OBJECTS = re.compile(rb"\[\s*\{")
+WRITTEN_TWICE = re.compile(rb'\s*"\s*[\[{]')
 TURN_KEYS = {"role", "from"}
 VERSION_KEYS = {"versions", "currentlySelected"}
 """Keys of a turn that was written several times."""
 
 
 def accept(head: bytes, suffix: str) -> bool:
-    """Return whether the file begins like a JSON array or object."""
-    return head.lstrip()[:1] in (b"[", b"{")
+    """Return whether the file begins like a JSON array or object, or like a string that holds one."""
+    return head.lstrip()[:1] in (b"[", b"{") or WRITTEN_TWICE.match(head) is not None
 
 
 def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) -> Iterator[Row]:
@@ -49,6 +51,9 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
     Raises StudioError when the file is one object too large for its memory, or broken throughout.
     """
     window = JsonWindow(stream, encoding)
+    if window.peek() == b'"' and (inner := _read_inner(window)) is not None:
+        yield from iterate(io.BytesIO(inner.encode("utf-8", "surrogatepass")), "utf-8", options)
+        return
     reader = _Reader(window, options.name)
     if window.peek() == b"{":
         yield from _read_objects(window, reader)
@@ -63,6 +68,17 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
         window.move(window.place + 1)
         yield from reader.read_list()
     yield from reader.read_rest()
+
+
+def _read_inner(window: JsonWindow) -> str | None:
+    """Return the JSON in a file that is one JSON string, as what was written twice is; None for anything else."""
+    while window.held_bytes <= COLUMNS_BYTES and window.grow():
+        pass
+    try:
+        inner = parse_json(window.data[window.place :]) if window.ended else None
+    except ValueError:
+        return None
+    return inner if isinstance(inner, str) and inner.lstrip()[:1] in ("[", "{") else None
 
 
 def _read_objects(window: JsonWindow, reader: _Reader) -> Iterator[Row]:

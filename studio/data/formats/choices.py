@@ -26,7 +26,9 @@ OPTIONAL = re.compile(r"\s*\((?:optional|if any)\)\s*$", re.I)
 SERIES = re.compile(r"^(.*?)([a-hA-H]|[0-9])$")
 """Columns that hold an option each: `A` to `D`, `option_1` to `option_4`, `opa` to `opd`, `ending0` to `ending3`."""
 SERIES_WORDS = frozenset(
-    "option options choice choices op opt ending sol answer ans alternative candidate selection quiz".split()
+    "option options choice choices op opt ending sol answer ans alternative candidate selection quiz "
+    "réponse reponse respuesta opción opcion resposta opção opcao risposta opzione antwort ответ вариант 选项 選項 "
+    "選択肢 보기".split()
 )
 LETTERED = re.compile(
     r"(?:^|[\n,;|]|\s{1,3}|(?<=\s))\s*[(\[]?([A-H])\s?[).:\]]\s*(.+?)(?=(?:[\n,;|]|\s+)\s*[(\[]?[A-H]\s?[).:\]]\s|$)",
@@ -40,7 +42,8 @@ MOST = 12
 LOOKED_AT = 200
 KEY_WORDS = frozenset(
     "answer answers key correct right label labels gold target solution cop idx index choice ans true truth "
-    "best".split()
+    "best bonne réponse reponse correcta respuesta correta resposta corretta risposta richtig richtige antwort ответ "
+    "答案 正确答案 正解 정답".split()
 )
 """Words in the name of a column that says which option is right."""
 

@@ -17,6 +17,7 @@ from studio.data.formats.cells import (
     is_asking,
     is_blank,
     is_empty,
+    is_word,
     name_kind,
     read_cell,
     require,
@@ -123,7 +124,10 @@ def _find_inner(cell: Mapping[str, object]) -> object:
         return sort_rated(cell, inner) if isinstance(inner, (list, tuple)) else inner
     texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
     if len(texts) == 1:
-        return texts[0]
+        facts = sum(isinstance(one, (bool, int, float)) for one in cell.values())
+        return (
+            None if facts > 1 and is_word(texts[0]) else texts[0]
+        )  # a word among numbers is one fact of several
     if any(
         isinstance(one, (list, tuple)) and one and isinstance(one[0], (list, tuple)) for one in cell.values()
     ):

@@ -62,6 +62,8 @@ BODIES = ("body", "text", "message", "content", "comment", "description")
 """Keys of the author and of the words of a message of a ticket."""
 PASSED = frozenset(("metadata", "meta", "usage", "spans", "entities", "annotations", "objects", *TOOL_KEYS))
 """Keys below which no talk is looked for."""
+ORIGINAL = frozenset("original originals orig raw".split())
+"""Words in the names of objects that hold a talk as it was before, in another language."""
 PROSE_WORDS = 4
 
 
@@ -122,7 +124,7 @@ def recast(values: Values, named: frozenset[str] = frozenset()) -> list[dict[str
             turns, used = [*place.turns, *turns], [*used, place]
         elif _is_answer(place.turns) and _is_open(turns) and not (pairs or _is_side(place.path)):
             turns, used = [*turns, *place.turns], [*used, place]
-        elif len(place.path) > 1 and place in others:
+        elif len(place.path) > 1 and place in others and not ORIGINAL & {*part_name(place.path[0])}:
             return None
     alone = len(main.path) == 1 and len(used) == 1 and not found.paths
     name = main.path[-1] if alone and simplify(main.path[-1]) in KNOWN else "messages"

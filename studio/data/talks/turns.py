@@ -189,7 +189,7 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
         return segments
     if all(len(one) == 1 and isinstance(next(iter(one.values())), Mapping) for one in cell):
         cell = [next(iter(one.values())) for one in cell]
-    cell = [one for one in cell if not _is_event(one)]
+    cell = [_open_turn(one) for one in cell if not _is_event(one)]
     if _runs_back(cell):
         cell = cell[::-1]
     if named and (keyed := _from_keyed(cell)):
@@ -204,6 +204,12 @@ def _from_objects(cell: Sequence[Mapping[str, object]], named: bool) -> Turns | 
     roles = [read_role(turn["role"]) or guess_role(turn["role"]) for turn in found]
     known = all(roles) and all(to_turn(one) or _names_speakers(one) or _find_made(one, "") for one in cell)
     return found if named or known else None
+
+
+def _open_turn(one: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the turn that an object of a log wraps beside facts about it; any other object as it is."""
+    inner = [cell for cell in one.values() if isinstance(cell, Mapping) and to_turn(cell)]
+    return inner[0] if len(inner) == 1 and not to_turn(one) and not _from_sides(one) else one
 
 
 def _is_event(one: Mapping[str, object]) -> bool:

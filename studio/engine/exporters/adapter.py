@@ -9,7 +9,7 @@ from pathlib import Path
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.architectures import name_auto_class, read_architecture
+from studio.models.architectures import holds_score, name_auto_class, read_architecture
 from studio.models.token_list import BASE_CONFIG, has_tokens
 from studio.planning.memory_estimate import loaded_bytes
 
@@ -57,7 +57,8 @@ def load_lines(folder: str, base: str) -> tuple[str, ...]:
     """Return the lines of Python that load the adapter in `folder` onto its base; none without a base."""
     if not base:
         return ()
-    cls = name_auto_class(read_architecture(folder))
+    scores = holds_score(folder)
+    cls = "AutoModelForSequenceClassification" if scores else name_auto_class(read_architecture(folder))
     config = Path(folder) / BASE_CONFIG
     settings = f", config=AutoConfig.from_pretrained({str(config)!r})" if config.is_file() else ""
     names = f"AutoConfig, {cls}" if settings else cls
@@ -67,7 +68,7 @@ def load_lines(folder: str, base: str) -> tuple[str, ...]:
     return (
         f"from peft import PeftModel; from transformers import {names}, AutoTokenizer",
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
-        f"model = {cls}.from_pretrained({base!r}{settings})",
+        f"model = {cls}.from_pretrained({base!r}{settings}{', num_labels=1' if scores else ''})",
         *(enlarged if has_tokens(folder) else ()),
         f"model = PeftModel.from_pretrained(model, {folder!r})",
     )

@@ -15,11 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.run_folder import RunFolder
+from studio.models.architectures import holds_score
 from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_types import MIXES, TypeMix
 from studio.models.gguf.write import find_written
@@ -38,7 +41,8 @@ SHARP = 1e-3
 LEFT = 0.05
 """What llama.cpp's own rounding of activations to 8 bits adds in forms of fewer bits: 0.012 was seen of a trained model
 of 135 million weights, whose packed weights alone are 0.0003 off."""
-TOKENS = 8
+CALIBRATION_ROWS = 32
+"""Of the run's own data: what the file will be asked is like them."""
 CHATS = (
     [{"role": "user", "content": "What is the capital of France?"}],
     [
@@ -52,6 +56,8 @@ PROMPTS = ("The quick brown fox jumps over the lazy", "Q: 12 + 30 =\nA:", "def a
 
 def find_problem(job: ExportJob) -> Text | None:
     """Return why this result cannot be a GGUF file; None when it can, as far as its family tells."""
+    if holds_score(job.run_folder / job.record.artifact):
+        return text("gguf.scores.why")
     family = job.facts.family
     config = Path(job.facts.folder) / "config.json"
     if job.facts.folder and config.is_file():
@@ -81,13 +87,16 @@ def write(mix: TypeMix, job: ExportJob) -> None:
         name = name_model(job)
         path = job.target / f"{name}-{mix.name}.gguf"
         plan = plan_file(folder, mix, name, path.name)
+        model = load_plain(folder) if is_there() or mix.usual.endswith("_K") else None
+        rows = read_rows(job, folder) if mix.usual.endswith("_K") else []
         job.begin(text("export.phase.pack", form=mix.name))
-        write_file(plan, path)
+        write_file(plan, path, weigh(plan, model, rows) if rows else None)
         job.begin(text("export.phase.check"))
         compare_file(plan, path)
-        checked = _ask_llama_cpp(plan, path, mix) if is_there() else {}
+        checked = _ask_llama_cpp(plan, path, mix, model) if is_there() else {}
         (job.target / "Modelfile").write_text(write_modelfile(path.name, folder), encoding="utf-8")
-        (job.target / "README.md").write_text(write_card(job, path, mix, checked), encoding="utf-8")
+        card = write_card(job, path, mix, checked, rows=len(rows))
+        (job.target / "README.md").write_text(card, encoding="utf-8")
         for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
             if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
                 shutil.copy(Path(job.facts.folder) / beside, job.target / beside)
@@ -105,7 +114,40 @@ def name_model(job: ExportJob) -> str:
     return re.sub(r"(?i)phi-?3", "phi", plain)[:80]
 
 
-def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix) -> dict[str, float]:
+def load_plain(folder: Path) -> Any:
+    """Return the merged model in fp32, to compute what its columns and its next tokens are."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+
+
+def read_rows(job: ExportJob, folder: Path) -> list[list[int]]:
+    """Return some of the rows that the run learned from, as token ids; none where they are not there any more."""
+    from transformers import AutoTokenizer
+
+    from studio.data.preview import preview
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        spec = RunFolder(job.run_folder).read_recipe().data
+        found = preview(spec, tokenizer, rows=CALIBRATION_ROWS).rendered
+    except StudioError:
+        return []
+    return [[token.id for token in row.tokens] for row in found if len(row.tokens) > 1]
+
+
+def weigh(plan: FilePlan, model: Any, rows: list[list[int]]) -> dict[str, Any]:
+    """Return how much each column of each matrix counts for these rows."""
+    from studio.models.gguf.family_changes import group_inputs
+    from studio.models.gguf.importance import measure_importance
+
+    moved = {inner for inner, change in plan.family.changes.items() if change is group_inputs}
+    kept = frozenset(one.inner for one in plan.tensors if one.inner not in moved and not one.part)
+    return measure_importance(model, plan.tensors, rows, kept)
+
+
+def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, model: Any) -> dict[str, float]:
     """Return how far the file is from its folder, as llama.cpp computes it: {"kl": nats a token}.
 
     Raises StudioError where it does not load, reads other tokens, renders another chat, or computes something else.
@@ -137,24 +179,21 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix) -> dict[str, float]
         begin = tokenizer.bos_token or ""
         if found.removeprefix(begin) != wanted.removeprefix(begin):
             raise refuse("chat_differs", path.name, words=chat[0]["content"][:40])
-    shown, packed = _measure(plan, path, prompts, answer["log_probabilities"])
+    shown, packed = _measure(plan, path, prompts, answer["log_probabilities"], model)
     if shown > (SHARP if mix.usual in ("F16", "BF16") else 2 * packed + LEFT):
         raise refuse("llama_cpp_differs", path.name, kl=f"{shown:.3g}")
     return {"kl": shown}
 
 
-def _measure(plan: FilePlan, path: Path, prompts: list[list[int]], found: list[Any]) -> tuple[float, float]:
+def _measure(
+    plan: FilePlan, path: Path, prompts: list[list[int]], found: list[Any], model: Any
+) -> tuple[float, float]:
     """Return the mean KL of llama.cpp's next token from the folder's, and of the packed weights in PyTorch from it."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     from studio.models.gguf.header import read_header
     from studio.models.gguf.keys import GgufKeys
     from studio.models.gguf.tensors import open_tensors
-
-    model = AutoModelForCausalLM.from_pretrained(
-        plan.folder, dtype=torch.float32, trust_remote_code=False
-    ).eval()
 
     @torch.inference_mode()
     def predict() -> list[torch.Tensor]:
@@ -195,7 +234,7 @@ def write_modelfile(file: str, folder: Path) -> str:
     return "\n".join([f"FROM ./{file}", "REQUIRES 0.30.0", *stops, ""])
 
 
-def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float]) -> str:
+def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float], *, rows: int) -> str:
     """Return the card: what it is, how to run it, and what opened it."""
     from studio.engine.artifact import write_card as describe
 
@@ -208,6 +247,7 @@ def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, f
         if checked
         else "The studio read it again: same tokens and weights. llama.cpp was not there to open it."
     )
+    told += f" {rows} of the run's rows said which columns matter most." if rows else ""
     uses = (
         f"- Ollama: `ollama create {path.stem.lower()} -f Modelfile`, then `ollama run {path.stem.lower()}`",
         f"- LM Studio: `lms import {path.name}`",

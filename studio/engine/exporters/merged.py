@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
-from studio.models.architectures import name_auto_class, read_architecture
+from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
 if TYPE_CHECKING:
     from studio.engine.artifact import Fingerprint
@@ -33,6 +33,7 @@ def write(job: ExportJob) -> None:
     """
     from studio.engine.artifact import verify_artifact, write_card
     from studio.models.load import load_model
+    from studio.models.score_head import load_classifier
 
     tokenizer, expected = store(job)
     (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
@@ -40,7 +41,8 @@ def write(job: ExportJob) -> None:
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
     attention = job.plan.attention.value
-    read = load_model(stored, device="cpu", dtype="fp32", attention=attention).model
+    settings = {"device": "cpu", "dtype": "fp32", "attention": attention}
+    read = load_classifier(job.target) if holds_score(job.target) else load_model(stored, **settings).model
     verify_artifact(read, tokenizer, expected, "fp32")
 
 
@@ -68,6 +70,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import cast_weights, load_adapter, merge
     from studio.models.load import DTYPES, load_model
+    from studio.models.score_head import make_classifier
 
     job.begin(text("export.phase.load"))
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
@@ -86,6 +89,8 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
         )
         model = load_model(saved, **settings).model
     set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
+    if holds_score(job.run_folder / job.record.artifact):
+        model = make_classifier(model)
     cast_weights(model, DTYPES[kept], job.record.seed)
     job.begin(text("export.phase.write"))
     model.save_pretrained(job.target, max_shard_size="5GB")

@@ -9,12 +9,13 @@ from studio.engine.objectives.kto import KTO
 from studio.engine.objectives.objective import Objective
 from studio.engine.objectives.orpo import ORPO
 from studio.engine.objectives.pretrain import PRETRAIN
+from studio.engine.objectives.reward import REWARD
 from studio.engine.objectives.sft import SFT
 from studio.engine.objectives.simpo import SIMPO
 from studio.engine.objectives.weighted_sft import WEIGHTED_SFT
 from studio.planning.recipe_check import refuse_comparison
 
-OBJECTIVES: tuple[Objective, ...] = (SFT, PRETRAIN, WEIGHTED_SFT, DPO, SIMPO, CPO, ORPO, KTO)
+OBJECTIVES: tuple[Objective, ...] = (SFT, PRETRAIN, WEIGHTED_SFT, DPO, SIMPO, CPO, ORPO, KTO, REWARD)
 
 
 def get_objective(name: str, settings: PreferenceSpec | None = None) -> Objective:

@@ -79,6 +79,8 @@ class Objective:
     usual_beta = 0.1
     sequences = 1
     """Sequences of an example, which stand behind each other as its documents; they are never parted."""
+    scores = False
+    """Whether the head gives a score at each place (models/score_head.py) in place of log-probabilities."""
     needs_reference = False
     """Whether `Picked.reference` is wanted: a pass over all examples before the first step."""
     metrics: tuple[Metric, ...] = ()

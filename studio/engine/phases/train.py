@@ -95,7 +95,8 @@ def try_everything(run: Run, training: Training) -> None:
 def begin_samples(run: Run, training: Training) -> Samples:
     """Return what writes the model's answers; those before training are written now, unless they can wait."""
     trainer, loaded, recipe = training.trainer, training.loaded, run.recipe
-    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, recipe.run.samples)
+    count = 0 if trainer.step.objective.scores else recipe.run.samples
+    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, count)
     trainer.hooks.sample, trainer.hooks.stepped = samples.write, samples.catch_up
     if samples.due and not samples.can_wait:
         with run.phase("sample"):
