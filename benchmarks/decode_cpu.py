@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 import torch  # noqa: E402 (the folder above must be on the path first)
 from peft import PeftModel  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
 
 from studio.engine.generation.answerer import Answerer  # noqa: E402
 from studio.engine.generation.request import Request, Sampling  # noqa: E402
@@ -63,11 +63,10 @@ def answer_by_generate(
         mask = torch.tensor(
             [[0] * (width - len(prompts[place])) + [1] * len(prompts[place]) for place in some]
         )
-        least = {} if ends else {"min_new_tokens": tokens}
-        out = model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=pad,
-            **({"eos_token_id": ends} if ends else least),
-        )  # fmt: skip
+        settings = GenerationConfig(
+            max_new_tokens=tokens, do_sample=False, pad_token_id=pad, eos_token_id=ends or None
+        )
+        out = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
         for place, row in zip(some, out[:, width:].tolist(), strict=True):
             stop = next((at + 1 for at, token in enumerate(row) if token in ends), len(row))
             found[place] = row[:stop]

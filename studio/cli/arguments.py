@@ -148,7 +148,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(chat, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
     option(chat, "--temperature", metavar="T", type=number(float, 0, 10), default=0.0)
     measured = add("eval", "name")
-    option(measured, "--data", "eval_data", metavar="FILE", required=True)
+    option(measured, "--data", "eval_data", metavar="FILE", default="")
     for name in ("--metrics", "--beside", "--out", "--pattern", "--system", "--judge", "--rubric"):
         metavar = {"--out": "FILE", "--rubric": "FILE"}.get(name, "WORDS")
         option(measured, name, "eval_" + name.strip("-"), metavar=metavar, default="")

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from studio.core.codec import to_json
 from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.events import (
+    AnswersScored,
     CheckpointSaved,
     DataPrepared,
     Diagnosis,
@@ -258,6 +259,8 @@ def describe(event: RunEvent) -> Text | None:
         )
     if isinstance(event, EvalLogged):
         return text("event.evaluated", step=event.step, loss=f"{event.loss:.4f}")
+    if isinstance(event, AnswersScored):
+        return event.scores[0].sentence
     if isinstance(event, CheckpointSaved):
         return text("event.saved", step=event.step, mb=f"{event.size_bytes / 1e6:.1f}")
     if isinstance(event, KernelFellBack):

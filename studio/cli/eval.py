@@ -36,7 +36,7 @@ def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console
     judge = _find_judge(options, desk, metrics)
     if judge is not None and metrics:
         metrics = tuple(dict.fromkeys((*metrics, *read_metrics("judge"))))
-    questions = _read_questions(options, console)
+    questions = _read_questions(options, desk)
 
     from studio.services.evaluation_result import EvaluationWish
 
@@ -182,7 +182,9 @@ def format_score(metric: AnswerMetric, score: dict[str, Any]) -> str:
     return f"{value}{unit} [{low}, {high}]"
 
 
-def _read_questions(options: argparse.Namespace, console: Console) -> Any:
+def _read_questions(options: argparse.Namespace, desk: Any) -> Any:
+    if not options.data:
+        return desk.evaluations.held_out(options.name)
     from studio.data.questions import read_questions
 
     mapping = read_pairs(options.map, "cli.map")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from studio.core.facts import BackendPlan, DataFacts
-from studio.core.i18n import Text
+from studio.core.i18n import Text, text
 
 EVENTS_VERSION = 1
 
@@ -65,7 +65,7 @@ class RunPlanned(RunEvent):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseStarted(RunEvent):
     """The run entered a phase: wait (for an export), download, load, prepare, reference, compile, trial, sample, train,
-    save, verify.
+    score, save, verify.
     """
 
     kind: ClassVar[str] = "phase_started"
@@ -136,6 +136,40 @@ class SampleWritten(RunEvent):
     expected: str = ""
     base: str = ""
     """What the model as it came answered; "" where that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOutScore:
+    """What a run's result is worth on its held-out rows by one metric of studio/core/metrics."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    """95 % of what other rows of the same kind would give lie between `low` and `high`."""
+    rows: int
+    base: float | None = None
+    """The same of the model as it came; None where that is not known."""
+
+    @property
+    def sentence(self) -> Text:
+        """It in words: in percent, with its bounds, its base's too where that is known."""
+        metric = text(f"metric.{self.metric}")
+        value, low, high = (f"{100 * part:.1f}" for part in (self.value, self.low, self.high))
+        said = {"metric": metric, "value": value, "low": low, "high": high, "rows": self.rows}
+        if self.base is None:
+            return text("event.scored", **said)
+        return text("event.scored.base", base=f"{100 * self.base:.1f}", **said)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswersScored(RunEvent):
+    """The result answered held-out rows; the first score is the one that lists of runs show."""
+
+    kind: ClassVar[str] = "answers_scored"
+    step: int
+    """Whose weights answered."""
+    scores: tuple[HeldOutScore, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,6 +333,7 @@ EVENTS: tuple[type[RunEvent], ...] = (
     GpuSampled,
     EvalLogged,
     SampleWritten,
+    AnswersScored,
     CheckpointSaved,
     KernelFellBack,
     RepairApplied,

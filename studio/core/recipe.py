@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.core.knobs import knob
+from studio.core.metrics.suggest import ANSWER_METRICS
 
 RECIPE_VERSION = 2
 RENAMED = {
@@ -186,6 +187,8 @@ class RunSpec:
 
     eval_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common", time="less")
     early_stopping: int = knob(0, unit="evaluations", minimum=0, maximum=1000, effect="own")
+    best_checkpoint: str = knob("auto", choices=("auto", "last", "loss", *ANSWER_METRICS), effect="own")
+    scored_rows: int = knob(100, unit="rows", minimum=0, maximum=10_000, time="more")
     samples: int = knob(3, minimum=0, maximum=8, time="more")
     save_every: int = knob(0, unit="steps", minimum=0, maximum=1_000_000, level="common", time="less")
     keep_checkpoints: int = knob(2, unit="checkpoints", minimum=1, maximum=1000, effect="own")
@@ -240,6 +243,13 @@ def change_recipe(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
         else:
             recipe = dataclasses.replace(recipe, **{head: value})
     return recipe
+
+
+def keeps_by(spec: RunSpec) -> str:
+    """Return what the best state of a run is kept by: loss, a metric by name, or `last` where the last one stays."""
+    if spec.best_checkpoint != "auto":
+        return spec.best_checkpoint
+    return "loss" if spec.early_stopping else "last"
 
 
 def settle_objective(recipe: Recipe, format: str) -> Recipe:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from studio.core.events import Diagnosis
+from studio.core.events import Diagnosis, HeldOutScore
 from studio.core.facts import Slower
 from studio.core.start_clock import BEFORE_RUN
 
@@ -33,6 +33,10 @@ class RunRecord:
     eval_loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of its objective, at the last step."""
+    scores: tuple[HeldOutScore, ...] = ()
+    """Of its result on held-out rows; () where it has none."""
+    kept_step: int = 0
+    """The step whose weights are the result, where those were the best; 0: the last one's."""
     artifact: str = ""
     """Folder of the result, relative to the run's folder; "" when there is none."""
     base: str = ""

@@ -36,6 +36,9 @@ class QuestionRow:
     values: Mapping[str, object] = field(default_factory=dict)
     """The row as the file has it."""
     problem: Text | None = None
+    prompt_ids: tuple[int, ...] = ()
+    """The question as a run's tokenizer cut it, where it is one of a run's held-out rows; else ()."""
+    expected_ids: tuple[int, ...] = ()
 
     @property
     def prompt(self) -> str:

@@ -31,7 +31,7 @@ def bound_value(metric: AnswerMetric, counts: Sequence[Counts]) -> Bounded | Non
     if not counts:
         return None
     table = np.asarray(counts, dtype=np.float64)
-    value = metric.total(table.sum(0))
+    value = float(metric.total(table.sum(0)))
     low, high = _find_bounds(_draw(metric, table))
     return Bounded(value, low, high, len(counts))
 
@@ -44,7 +44,7 @@ def bound_difference(
     if not rows:
         return None
     one, other = (np.asarray([side[row] for row in rows], dtype=np.float64) for side in (ours, theirs))
-    value = metric.total(one.sum(0)) - metric.total(other.sum(0))
+    value = float(metric.total(one.sum(0)) - metric.total(other.sum(0)))
     low, high = _find_bounds(_draw(metric, one) - _draw(metric, other))
     return Bounded(value, low, high, len(rows))
 

@@ -40,7 +40,9 @@ def answer_questions(
         if question.number in journal.answers:
             continue
         try:
-            prompts.append(speaker.read_prompt(put_system(question.messages, system)))
+            prompts.append(
+                list(question.prompt_ids) or speaker.read_prompt(put_system(question.messages, system))
+            )
         except StudioError as error:
             refused[question.number] = error.what
         else:
@@ -83,8 +85,9 @@ def measure_expected(
     torch.OutOfMemoryError.
     """
     left = [one for one in questions if one.expected is not None and one.number not in journal.losses]
-    asked = [put_system(one.messages, system) for one in left]
-    rows = render_expected(speaker.tokenizer, asked, [one.expected for one in left])
+    said = [one.expected if not one.prompt_ids else None for one in left]
+    rows = render_expected(speaker.tokenizer, [put_system(one.messages, system) for one in left], said)
+    rows = [_join_ids(one) if one.prompt_ids else row for one, row in zip(left, rows, strict=True)]
 
     def keep(place: int, loss: AnswerLoss) -> None:
         journal.add(left[place].number, "loss", ExpectedLoss(loss.total, loss.tokens))
@@ -99,6 +102,13 @@ def measure_expected(
             on_progress=on_progress,
             should_stop=should_stop,
         )
+
+
+def _join_ids(question: QuestionRow) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of question and answer, and which of them are the answer's."""
+    asked, expected = question.prompt_ids, question.expected_ids
+    marks = np.arange(len(asked) + len(expected)) >= len(asked)
+    return np.asarray((*asked, *expected), dtype=np.int32), marks
 
 
 def put_system(messages: Sequence[Mapping[str, str]], system: str) -> tuple[Mapping[str, str], ...]:

@@ -21,6 +21,7 @@ from studio.engine.oom_fallback import release_memory
 from studio.engine.phases.load import load
 from studio.engine.phases.prepare import prepare
 from studio.engine.phases.save import save
+from studio.engine.phases.score import begin_scoring, settle
 from studio.engine.phases.train import (
     begin_samples,
     compile_kernels,
@@ -127,9 +128,11 @@ def _train(this: Run) -> Trained | None:
         compile_kernels(this, training)
         try_everything(this, training)
         samples = begin_samples(this, training)
+        scoring = begin_scoring(this, training)
         outcome = train(this, training)
     if outcome.end == "stopped":
         this.change_record(state="stopped")
         this.emit(RunStopped(step=outcome.state.step, saved=this.should_save()))
         return None
-    return save(this, training, samples)
+    settle(this, training, scoring)
+    return save(this, training, samples, scoring)

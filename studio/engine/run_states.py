@@ -34,7 +34,7 @@ def list_places(folder: RunFolder, record: RunRecord) -> tuple[StatePlace, ...]:
     places = []
     if record.state == "finished" and record.artifact:
         problem = None if (folder.path / record.artifact).is_dir() else text("chat.place.gone")
-        places.append(StatePlace(RESULT, record.steps, problem))
+        places.append(StatePlace(RESULT, record.kept_step or record.steps, problem))
     for checkpoint in list_checkpoints(folder.checkpoints):
         places.append(StatePlace(checkpoint.path.name, checkpoint.step, _find_fault(checkpoint.path)))
     return tuple(places)

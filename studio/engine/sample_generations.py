@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 
 from studio.core.events import SampleWritten, Warned
 from studio.core.i18n import text
 from studio.data.sequence_packing import Example
-from studio.engine.generation.answerer import Answerer
-from studio.engine.generation.request import Completion, Request, Sampling
-from studio.engine.oom_fallback import is_out_of_memory, let_go
-from studio.engine.rng_state import read_generators, write_generators
-from studio.engine.stop_tokens import find_ends
+from studio.engine.held_out_rows import say_prompt
 from studio.engine.trainer import Trainer
-from studio.models.adapt import evaluation_mode
+from studio.engine.training_answers import TrainingAnswers
 
 LIMIT_S = 10.0
 """An evaluation's answers take no longer; what is unfinished by then is shown as far as it came."""
@@ -31,8 +23,6 @@ PROMPT_TOKENS = 512
 """Of a longer prompt the end is kept: that is what the answer follows."""
 LOOKED_AT = 64
 """Rows looked at in search of distinct prompts."""
-ROLE = re.compile(r"^(?:system|user|human|assistant|model|bot)\s*(?:\n|$)", re.IGNORECASE)
-"""What templates write before a turn, beside their markers."""
 TEXT_SHARE = 0.25
 """Of a text without question and answer, the beginning that the model is to go on with."""
 
@@ -47,9 +37,9 @@ class Samples:
         self, trainer: Trainer, model: torch.nn.Module, tokenizer: Any, seed: int, count: int
     ) -> None:
         """Choose up to `count` distinct prompts by `seed`, from the validation rows where there are some."""
-        self.trainer, self.model, self.tokenizer = trainer, model, tokenizer
+        self.trainer, self.tokenizer = trainer, tokenizer
+        self.answers = TrainingAnswers(trainer, model, tokenizer)
         rows = trainer.validation if len(trainer.validation) else trainer.train_examples
-        self.ends = find_ends(tokenizer, model.generation_config.eos_token_id)
         self.prompts = list(_choose(rows, seed, count)) if count else []
         self.base: list[str] = list(trainer.state.base_answers)
         self.written_step = -1
@@ -65,8 +55,8 @@ class Samples:
 
     @property
     def can_wait(self) -> bool:
-        """Whether what the base says can be asked later, too: its weights stay as they are under an adapter."""
-        return isinstance(self.model, PeftModel)
+        """Whether what the base says can be asked later, too."""
+        return self.answers.has_base
 
     def catch_up(self) -> None:
         """Write what the base answers where that is not known yet: after the first step, which comes 10 s sooner."""
@@ -96,83 +86,26 @@ class Samples:
             self.trainer.hooks.emit(
                 SampleWritten(
                     step=step,
-                    prompt=self._ask(prompt),
+                    prompt=say_prompt(self.tokenizer, prompt),
                     answer=answer,
-                    expected=self.ends.cut(self._words(expected)),
+                    expected=self.answers.say(expected),
                     base=before,
                 )
             )
 
-    def _words(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
-
-    def _ask(self, ids: Sequence[int]) -> str:
-        """The prompt as a person would say it: without a template's markers and names of roles."""
-        specials, parts = set(self.tokenizer.all_special_ids), [[]]
-        for id in ids:
-            parts.append([]) if id in specials else parts[-1].append(id)
-        said = [ROLE.sub("", self.tokenizer.decode(part).strip()).strip() for part in parts]
-        return "\n".join(words for words in said if words)
-
     def _answer(self, *, base: bool) -> list[str]:
         """Return the greedy answers to all prompts, none when the end was asked for or memory ran out."""
-        trainer, generators = self.trainer, read_generators()
-        while self.prompts:
-            try:
-                return self._generate(base)
-            except Exception as error:  # raised again unless there is a way on
-                if is_out_of_memory(error):
-                    let_go(error)
-                    self.prompts = []
-                    trainer.hooks.emit(Warned(step=trainer.state.step, message=text("samples.given_up")))
-                elif not trainer.hooks.recover(error, trainer.state):
-                    raise
-            finally:
-                write_generators(generators)
-        return []
-
-    @torch.no_grad()
-    def _generate(self, base: bool) -> list[str]:
-        trainer = self.trainer
-        if trainer.hooks.should_stop():
+        if not self.prompts:
             return []
         longest = max(len(expected) for _, expected in self.prompts)
-        sampling = Sampling(max_new_tokens=min(ANSWER_TOKENS, 2 * longest + 8))
-        requests = [Request(tuple(prompt), sampling) for prompt, _ in self.prompts]
-        watch = _Watch(trainer)
-        plain = self.model.disable_adapter() if base and self.can_wait else nullcontext()
-        with evaluation_mode(self.model):
-            answerer = self._answerer()
-            with plain:
-                found = answerer.answer(
-                    requests, adapted=not base, on_step=watch.step, should_stop=watch.must_end
-                )
-        if trainer.hooks.should_stop():
-            return []
-        answers = self.tokenizer.batch_decode([one.tokens for one in found], skip_special_tokens=True)
-        return [self.ends.cut(answer).strip() for answer in answers]
-
-    def _answerer(self) -> Answerer:
-        """Return who answers, for the weights as they are now."""
-        return Answerer(self.model, self.tokenizer, self.ends, autocast=self.trainer.autocast_dtype)
-
-
-class _Watch:
-    """Tells with every token that the run is alive, and ends the answers when the run is to end."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.tokens = 0
-        self.begun_s = time.monotonic()
-
-    def step(self, grown: Sequence[Completion]) -> None:
-        """Hear that answers have grown by a token."""
-        self.tokens += 1
-        self.trainer.hooks.beat("evaluate", self.trainer.state.step, self.tokens)
-
-    def must_end(self) -> bool:
-        """Return whether the answers have to end where they are."""
-        return self.trainer.hooks.should_stop() or time.monotonic() - self.begun_s > LIMIT_S
+        most = min(ANSWER_TOKENS, 2 * longest + 8)
+        found = self.answers.answer(
+            [(prompt, most) for prompt, _ in self.prompts], base=base, limit_s=LIMIT_S
+        )
+        if found is None:
+            self.prompts = []
+            self.trainer.hooks.emit(Warned(step=self.trainer.state.step, message=text("samples.given_up")))
+        return found or []
 
 
 def _choose(rows: Sequence[Example], seed: int, count: int) -> Iterator[tuple[list[int], list[int]]]:

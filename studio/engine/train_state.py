@@ -17,6 +17,11 @@ class TrainState:
     skipped: int = 0
     skipped_in_a_row: int = 0
     best_eval: float = math.inf
+    """The lowest validation loss; where the best is kept by a metric, minus the highest value of that."""
+    best_step: int = 0
+    """The step after which it was so; 0 before the first evaluation."""
+    best_loss: float | None = None
+    """The validation loss there."""
     evals_without_gain: int = 0
     evaluated: int = 0
     """The step after which `last_eval` was measured."""
@@ -24,5 +29,7 @@ class TrainState:
     last_eval: float | None = None
     last_metrics: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
+    base_scores: dict[str, float] = field(default_factory=dict)
+    """What the model as it came is worth by each metric of engine/held_out_score.py, where its weights are trained."""
     base_answers: list[str] = field(default_factory=list)
     """What the model as it came answered to the prompts of engine/sample_generations.py."""

@@ -19,12 +19,11 @@ from studio.core.events import (
     EvalLogged,
     MemoryFreed,
     PhaseStarted,
-    RunEvent,
     StepLogged,
     Warned,
 )
 from studio.core.i18n import Text, text
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, keeps_by
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
@@ -42,6 +41,7 @@ from studio.engine.save_interval import is_save_due
 from studio.engine.scoring import add_measured
 from studio.engine.train_state import TrainState
 from studio.engine.train_step import Step, read_metrics
+from studio.engine.trainer_hooks import Hooks
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -57,28 +57,6 @@ class NonFinite(Exception):
 
 class StepAbandoned(Exception):
     """The end was asked for in the middle of a step's window, of which nothing was applied yet."""
-
-
-@dataclass(slots=True)
-class Hooks:
-    """What the loop tells and asks: all calls come from the engine's thread."""
-
-    emit: Callable[[RunEvent], None]
-    should_stop: Callable[[], bool]
-    save: Callable[[TrainState], int]
-    """Writes a checkpoint and returns its size in bytes."""
-    beat: Callable[[str, int, int], None] = lambda phase, step, micro: None
-    """Called with phase, step and micro-batch number each micro-batch: the supervisor's heartbeat."""
-    recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
-    """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
-    micro-batch was halved in `state`), so do it again; False: the error ends the run."""
-    sample: Callable[[], None] = lambda: None
-    """Called after each evaluation: writes sample answers."""
-    stepped: Callable[[], None] = lambda: None
-    """Called after each step, before an evaluation: what could wait for the first one."""
-    should_pause: Callable[[], bool] = lambda: False
-    should_save: Callable[[], bool] = lambda: True
-    """False: what is stopped now is thrown away, so no checkpoint is written."""
 
 
 @dataclass(slots=True)
@@ -119,6 +97,8 @@ class Trainer:
         self.train_examples, self.validation = map(step.objective.view, (train, validation))
         self.recipe = recipe
         self.spec = recipe.optim
+        self.keeps = keeps_by(recipe.run)
+        """What the best state is kept by: loss, the name of a metric, or last where none is kept."""
         self.device = device
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.batch_size, recipe.seed)
@@ -129,6 +109,8 @@ class Trainer:
         self.state = TrainState(micro_batch=micro_batch or self.spec.batch_size)
         self.evaluation_batch = self.state.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
+        self.saved_best_step = 0
+        """The best step that the last checkpoint speaks of."""
         self._drawn: tuple[int, list[Example]] = (-1, [])
         self.trained = [*step.decayed, *step.undecayed, *step.beside, *step.beside_undecayed]
         self.kind = [optimizer, dtype, step.kind]
@@ -188,6 +170,7 @@ class Trainer:
         self.hooks.beat("save", self.state.step, 0)
         size_bytes = retry_with_memory(lambda: self.hooks.save(self.state), self.tell_save_freed)
         self._saved_step, self._saved_s = self.state.step, time.monotonic()
+        self.saved_best_step = self.state.best_step
         self.hooks.emit(CheckpointSaved(step=self.state.step, size_bytes=size_bytes))
 
     def _take_step(self) -> None:
@@ -386,16 +369,25 @@ class Trainer:
         generators = read_generators()
         loss, metrics = self.evaluate()
         write_generators(generators)
+        scored = self.hooks.score()
         if self.hooks.should_stop():
             return
         state = self.state
         state.last_eval, state.evaluated = loss, state.step
-        self.hooks.emit(EvalLogged(step=state.step, loss=loss, metrics=metrics))
-        if loss < state.best_eval:
-            state.best_eval, state.evals_without_gain = loss, 0
+        self.hooks.emit(EvalLogged(step=state.step, loss=loss, metrics={**metrics, **scored}))
+        value = -scored[self.keeps] if self.keeps in scored else loss
+        if value < state.best_eval:
+            state.best_eval, state.evals_without_gain = value, 0
+            state.best_step, state.best_loss = state.step, loss
+            self.hooks.keep_best()
         else:
             state.evals_without_gain += 1
         self.hooks.sample()
+
+    def evaluate_end(self) -> None:
+        """Evaluate the last step, where it was not yet; the best may be that one."""
+        if self.validation and self.state.evaluated != self.state.step:
+            self._evaluate()
 
     def state_data(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the weights: tensors and plain values only (no pickled code)."""
@@ -413,4 +405,5 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(data["scaler"])
         self.state = TrainState(**data["state"])
+        self.saved_best_step = self.state.best_step
         write_generators(data["generators"])

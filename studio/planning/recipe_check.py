@@ -16,6 +16,7 @@ from studio.core.recipe import (
     LEARNS,
     USUAL_RATE,
     Recipe,
+    keeps_by,
     read_value,
     settle_objective,
     share_held_out,
@@ -132,6 +133,12 @@ def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
         yield _problem("run.early_stopping", "check.stop_without_eval")
     if run.early_stopping and not has_validation:
         yield _problem("run.early_stopping", "check.stop_without_validation")
+    elif keeps_by(run) != "last" and run.best_checkpoint != "auto" and not has_validation:
+        yield _problem("run.best_checkpoint", "check.best_without_validation")
+    elif run.best_checkpoint not in ("auto", "last") and not run.eval_every:
+        yield _problem("run.best_checkpoint", "check.best_without_eval")
+    elif keeps_by(run) not in ("last", "loss") and not run.scored_rows:
+        yield _problem("run.best_checkpoint", "check.best_without_rows")
     elif run.eval_every and not has_validation:
         yield _warning("run.eval_every", "check.eval_without_validation")
     if steps and run.eval_every > steps:

@@ -12,12 +12,10 @@ from studio.core.errors import StudioError
 from studio.core.facts import Verdict
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.core.run_record import SIDES, RunRecord
-from studio.data.questions import QuestionSet
+from studio.core.run_record import RunRecord
 from studio.machine.workspace import Workspace
 from studio.services.answer_queue import AnswerQueue, QueuedAnswer
 from studio.services.chat_history import TalkFiles
-from studio.services.eval_table import EvalTable, make_table
 from studio.services.machine_state import MachineState
 from studio.services.partners import explain_failure, find_partner, has_other_base
 from studio.services.runs import Runs
@@ -64,6 +62,7 @@ class ChatService:
         self._health = health
         self._engine = engine
         self._aside = Worker("talks")
+        self._tests = Worker("tests")
         self._runs = runs
         self._hold = threading.Lock()
         """Held by whoever uses the loaded model."""
@@ -223,94 +222,36 @@ class ChatService:
     ) -> Any:
         """Return `work(engine.chat.Speaker, should_stop)` with the model loaded; waits for its turn and its end.
 
-        Raises StudioError, also where memory is too small, and what `work` raises.
+        None where it must end before it begins: a run begins, or what it waited for made room. Raises StudioError, also
+        where memory is too small, and what `work` raises.
         """
+        turn = self._turn
 
         def use() -> Any:
             with self._hold:
-                return self._sparing(
-                    lambda: work(self._speak(run, checkpoint, recipe), lambda: self._runs.stopping)
-                )
+                if self._must_end(turn):
+                    return None
+                speaker = self._speak(run, checkpoint, recipe)
+                return self._sparing(lambda: work(speaker, lambda: self._must_end(turn)))
 
         self._asked.append(run)
         try:
-            return self._worker().call(use)
+            return self._worker().submit(use, "test").result()
         finally:
             self._asked.remove(run)
 
     # Tests with many questions ---------------------------------------------------------------------------------------
 
-    def start_test(
-        self,
-        questions: QuestionSet,
-        *,
-        run: str = "",
-        checkpoint: str = "",
-        recipe: Recipe | None = None,
-        sides: Sequence[str] = SIDES,
-        system: str = "",
-        max_new_tokens: int = 256,
-    ) -> Job:
-        """Let both sides answer every question greedily; the Job's result is a Table, of what was reached when stopped.
+    def begin_test(self, run: str, work: Callable[[Job], Any]) -> Job:
+        """Do `work(job)` on a thread of its own, as the one test of the desk. `run`: whose files it reads.
 
         Raises StudioError while a run trains or another test is on.
         """
         self.refuse_while_training()
         if self.test is not None and not self.test.ended:
             raise StudioError(text("test.busy"), text("test.busy.why"), text("test.busy.fix"))
-        turn = self._turn
-        sides = tuple(sides) if run else ("base",)
-
-        def should_stop() -> bool:
-            return job.stopping or self._must_end(turn)
-
-        def work(job: Job) -> EvalTable:
-            from studio.engine.answer_losses import measure_losses, render_expected
-
-            job.tell(text("test.loading"))
-            speaker = self._speak(run, checkpoint, recipe)
-            front = ({"role": "system", "content": system.strip()},) if system.strip() else ()
-            asked = [
-                prompt.messages if prompt.messages[0]["role"] == "system" else (*front, *prompt.messages)
-                for prompt in questions.asked
-            ]
-            wanted = [prompt.expected for prompt in questions.asked]
-            rows = render_expected(speaker.tokenizer, asked, wanted)
-            limit = getattr(speaker.tuned.config.get_text_config(), "max_position_embeddings", 0) or 0
-            answers, losses = {}, {}
-            for side in sides:
-                told = text(f"test.answers.{side}")
-                job.tell(told, 0, len(asked))
-                answers[side] = speaker.answer_all(
-                    asked,
-                    side,
-                    max_new_tokens=max_new_tokens,
-                    on_progress=lambda done, total, told=told: job.tell(told, done, total),
-                    should_stop=should_stop,
-                )
-                told = text(f"test.losses.{side}")
-                with speaker.using(side) as model:
-                    losses[side] = measure_losses(
-                        model,
-                        rows,
-                        pad_id=speaker.tokenizer.pad_token_id,
-                        limit=limit,
-                        on_progress=lambda done, total, told=told: job.tell(told, done, total),
-                        should_stop=should_stop,
-                    )
-                if should_stop():
-                    break
-            return make_table(questions, run, checkpoint, answers, losses, whole=not should_stop())
-
-        def hold(job: Job) -> EvalTable:
-            with self._hold:
-                if should_stop():  # what it waited for may have been to make room: nothing is loaded any more
-                    return make_table(questions, run, checkpoint, {}, {}, whole=False)
-                return self._sparing(lambda: work(job))
-
-        job, self._tested = Job(), run
-        self.test = job
-        return job.begin(self._worker(), hold, "test")
+        self.test, self._tested = Job(), run
+        return self.test.begin(self._tests, work, "test")
 
     @property
     def testing(self) -> bool:
@@ -353,8 +294,9 @@ class ChatService:
         return ""
 
     def close(self) -> None:
-        """Let the own thread end."""
+        """Let the own threads end."""
         self._aside.close(0.1)
+        self._tests.close(0.1)
 
     def refuse_while_training(self) -> None:
         """Raise StudioError while a run has the engine."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from studio.core.i18n import Text
 from studio.core.metrics import METRICS
 from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.suggest import suggest_metrics
 from studio.core.recipe import Recipe
 from studio.data.questions import QuestionSet
 
@@ -95,16 +96,15 @@ class EvaluationResult:
     """False where it was stopped: the same wish goes on."""
 
 
-def suggest_metrics(questions: QuestionSet, *, judged: bool = False) -> tuple[AnswerMetric, ...]:
+def choose_metrics(questions: QuestionSet, *, judged: bool = False) -> tuple[AnswerMetric, ...]:
     """Return the metrics that suit the given answers; none where no answer is given, but for a judge."""
     rows = [
         Answered(given="", expected=one.expected, prompt=one.prompt)
         for one in questions.asked
         if one.expected is not None
     ]
-    return tuple(
-        metric for metric in METRICS if (rows and metric.suits(rows)) or (judged and metric.needs == "judge")
-    )
+    judges = tuple(metric for metric in METRICS if judged and metric.needs == "judge")
+    return (*suggest_metrics(rows, ("answers", "losses")), *judges)
 
 
 def measure_side(

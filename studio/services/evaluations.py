@@ -27,11 +27,13 @@ from studio.services.evaluation_result import (
     Contender,
     EvaluationResult,
     EvaluationWish,
+    Side,
+    choose_metrics,
     compare_sides,
     measure_side,
-    suggest_metrics,
 )
 from studio.services.partners import find_partner
+from studio.services.worker import Job
 
 CHECKPOINTS = "checkpoints"
 KEY_CHARACTERS = 16
@@ -91,6 +93,31 @@ class Evaluations:
                 )
         return tuple(dict.fromkeys(found))
 
+    def held_out(self, run: str) -> QuestionSet:
+        """Return the held-out rows of a run as questions. Raises StudioError where it has none."""
+        from studio.engine.held_out_rows import read_held_out
+
+        partner = find_partner(self.workspace, self._machine(), run, self._chat.find_place(run), None)
+        name = partner.record.name or run
+        return read_held_out(partner.recipe, partner.facts, self.workspace.data_cache, name)
+
+    def start(
+        self,
+        read: Callable[[], QuestionSet],
+        contenders: Sequence[Contender],
+        wish: EvaluationWish,
+    ) -> Job:
+        """Begin to evaluate what `read` reads; the Job's result is an EvaluationResult, of what was reached if stopped.
+
+        Raises StudioError while a run trains or another test is on.
+        """
+
+        def work(job: Job) -> EvaluationResult:
+            job.tell(text("eval.reading"))
+            return self.evaluate(read(), contenders, wish, tell=job.tell, should_stop=lambda: job.stopping)
+
+        return self._chat.begin_test(contenders[0].run, work)
+
     def evaluate(
         self,
         questions: QuestionSet,
@@ -104,25 +131,26 @@ class Evaluations:
 
         Raises StudioError, also while a run trains or another process evaluates the same; OSError.
         """
-        metrics = wish.metrics or suggest_metrics(questions, judged=wish.judge is not None)
-        sides, whole = [], True
+        metrics = wish.metrics or choose_metrics(questions, judged=wish.judge is not None)
+        sides, ended = [], False
         with ExitStack() as exits:
             exits.enter_context(self._hold())
             for contender in contenders:
                 journal = self._open(exits, questions, contender, wish)
-                whole = whole and not should_stop()
-                refused = {}
-                if whole:
+                refused = None
+                if not (ended or should_stop()):
                     refused = self._ask(questions, contender, wish, metrics, journal, tell, should_stop)
-                sides.append((contender, journal, refused))
-            if wish.judge is not None and not should_stop():
+                ended = refused is None
+                sides.append((contender, journal, refused or {}))
+            if wish.judge is not None and not (ended or should_stop()):
                 self._judge(questions, sides, wish.judge, tell, should_stop)
             measured = tuple(
                 measure_side(questions, one, journal, refused, metrics, wish)
                 for one, journal, refused in sides
             )
+        whole = not (ended or should_stop()) and all(_is_whole(questions, side) for side in measured)
         compared = tuple(compare_sides(measured[0], other, metrics) for other in measured[1:])
-        return EvaluationResult(questions, metrics, measured, compared, not should_stop())
+        return EvaluationResult(questions, metrics, measured, compared, whole)
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
@@ -211,7 +239,8 @@ class Evaluations:
         journal: Any,
         tell: Tell,
         should_stop: Callable[[], bool],
-    ) -> dict[int, Text]:
+    ) -> dict[int, Text] | None:
+        """Return by row why it could not be asked; None where a run, or the end, came before all were."""
         from studio.engine.evaluation import answer_questions, measure_expected
 
         asked = questions.asked
@@ -289,3 +318,8 @@ class Evaluations:
                 tell(phase, done, len(rows))
 
             judge.judge(given, keep, should_stop)
+
+
+def _is_whole(questions: QuestionSet, side: Side) -> bool:
+    """Return whether a side has answered whatever can be asked."""
+    return all(one.number in side.answers or one.number in side.refused for one in questions.asked)

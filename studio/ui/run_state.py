@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from studio.core.events import (
+    AnswersScored,
     CheckpointSaved,
     DataPrepared,
     Diagnosis,
     EvalLogged,
     GpuSampled,
+    HeldOutScore,
     KernelFellBack,
     MemoryFreed,
     Metric,
@@ -80,6 +82,8 @@ class LiveView:
     epoch: float = 0.0
     loss: float | None = None
     eval_loss: float | None = None
+    scores: tuple[HeldOutScore, ...] = ()
+    """What the result is worth on held-out rows."""
     tokens_per_s: float = 0.0
     skipped: int = 0
     """Steps of this attempt that were left out because a value was not finite."""
@@ -252,6 +256,8 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
             }
         case EvalLogged():
             return {"eval_loss": event.loss}
+        case AnswersScored():
+            return {"scores": event.scores}
         case SampleWritten():
             return {"samples": (*samples, event)[-SAMPLES:]}
         case CheckpointSaved():
@@ -319,6 +325,8 @@ def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
             message = _tell_metrics(message, event.metrics)
         case EvalLogged():
             message = _tell_metrics(text("ui.log.eval", step=event.step, loss=event.loss), event.metrics)
+        case AnswersScored():
+            message = event.scores[0].sentence
         case CheckpointSaved():
             message = text("ui.log.saved", step=event.step)
         case KernelFellBack():

@@ -17,7 +17,7 @@ from studio.core.stall_timeout import BUDGETS_VARIABLE
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import seed_all
 from studio.engine.run_folder import RunFolder
-from studio.engine.trainer import Hooks
+from studio.engine.trainer_hooks import Hooks
 from studio.engine.watchdog import Watch
 
 

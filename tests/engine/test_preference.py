@@ -15,7 +15,8 @@ from studio.engine.objectives.cpo import LOSSES as CPO_LOSSES
 from studio.engine.objectives.dpo import LOSSES
 from studio.engine.objectives.objective import Objective, Picked
 from studio.engine.reference_logprobs import FILE, add_reference
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from tests.each_time import some
 from tests.engine.test_objectives import make_step
 from tests.models.decoder.models import make_model

@@ -26,7 +26,8 @@ from studio.engine.loss import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.reference_logprobs import add_reference
 from studio.engine.train_step import StockStep
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import take_over
 from studio.models.score_head import ScoreHead, add_score, free_score

@@ -10,7 +10,8 @@ from studio.core.errors import StudioError
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe
 from studio.data.sequence_packing import Example
 from studio.engine.reference_logprobs import FILE, add_reference
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from tests.engine.test_objectives import PAIRS, Taken, draw
 
 RECIPE = Recipe(

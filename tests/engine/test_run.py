@@ -37,7 +37,7 @@ def test_events_tell_the_run_in_order(ran):
     result = ran({"data.validation_share": 0.2, "run.eval_every": 3})
     kinds = [event.kind for event in result.events]
     phases = [event.phase for event in result.of(PhaseStarted)]
-    assert phases == ["prepare", "load", "trial", "train", "save", "verify"]
+    assert phases == ["prepare", "load", "trial", "train", "score", "save", "verify"]
     assert kinds.index("run_planned") < kinds.index("data_prepared") < kinds.index("step_logged")
     assert kinds[-1] == "run_finished"
     steps = result.of(StepLogged)
@@ -159,7 +159,7 @@ def test_a_stop_in_the_last_evaluation_leaves_no_half_measured_loss(recipe, mach
     asked = []
 
     def should_stop():
-        if any(isinstance(event, PhaseStarted) and event.phase == "save" for event in events):
+        if any(isinstance(event, PhaseStarted) and event.phase == "score" for event in events):
             asked.append(True)
         return len(asked) > 2
 

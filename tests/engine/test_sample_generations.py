@@ -72,10 +72,10 @@ def test_a_resumed_run_keeps_what_its_base_said(ran, method):
 
 
 def test_memory_that_runs_out_ends_the_samples_and_not_the_run(ran, monkeypatch):
-    def full(self, base):
+    def full(self, prompts, base, limit_s):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(samples.Samples, "_generate", full)
+    monkeypatch.setattr(samples.TrainingAnswers, "_generate", full)
     result = ran(WATCHED)
     assert result.record.state == "finished", result.log
     assert result.of(SampleWritten) == []

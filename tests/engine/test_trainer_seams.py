@@ -15,8 +15,9 @@ from studio.engine.loss import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.rng_state import seed_all
 from studio.engine.train_step import StockStep
-from studio.engine.trainer import Hooks, NonFinite
+from studio.engine.trainer import NonFinite
 from studio.engine.trainer import Trainer as OwnTrainer
+from studio.engine.trainer_hooks import Hooks
 from studio.models.adapt import adapt, trained_state, unwrap
 from tests.each_time import some
 

@@ -12,12 +12,13 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.events import PhaseStarted, RunPaused
-from studio.core.i18n import text
+from studio.core.i18n import load_catalogue, text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.data.questions import read_questions
 from studio.engine.run_folder import create_run
 from studio.services.desk import Desk
-from studio.services.eval_table import write_csv
+from studio.services.evaluation_file import render_answers
+from studio.services.evaluation_result import EvaluationWish
 from studio.services.exports import loading_lines
 from tests.each_time import some
 
@@ -283,38 +284,60 @@ def test_the_last_talk_of_a_run_is_kept_and_goes_with_the_run(shop):
 # Files of questions -----------------------------------------------------------------------------------------
 
 
+def begin(desk, run, path, **wish):
+    """A test of a run's result beside its base with the questions of a file."""
+    contenders = desk.evaluations.contenders(run, ["base"])
+    wanted = EvaluationWish(**wish)
+    return desk.evaluations.start(lambda: read_questions(DatasetSpec(source=str(path))), contenders, wanted)
+
+
 def test_a_test_tells_who_is_right_and_how_sure(shop, tmp_path, jsonl):
     desk, run = shop[0], shop[1]
     rows = [{"prompt": words, "expected": "@SUM(1)"} for words in ("say 9", "say 3", "=cmd|' /C calc'!A0")]
     path = jsonl(tmp_path / "q.jsonl", rows)
-    before = desk.chat.start_test(
-        read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=12
-    ).result(60)
-    (given,) = [row.answers for row in before.rows if row.number == 2]
-    assert before.totals["tuned"].exact == 0 and given["base"] != given["tuned"]
+    before = begin(desk, run, path, max_new_tokens=12).result(60)
+    given = {side.contender.name: side.answers[2].words for side in before.sides}
+    scores = {side.contender.name: side.scores for side in before.sides}
+    assert scores["tuned"]["exact"].value == 0 and given["base"] != given["tuned"]
     rows[1]["expected"] = given["tuned"]
     jsonl(path, rows)
-    job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=12)
+    job = begin(desk, run, path, max_new_tokens=12)
     with pytest.raises(StudioError):
-        desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
-    table = job.result(60)
-    assert table.whole and [row.number for row in table.rows][0] == 2, "what the training brought comes first"
-    first = table.rows[0]
-    assert first.exact == {"base": False, "tuned": True} and None not in first.losses.values()
-    assert table.totals["tuned"].exact == 1 and table.totals["base"].exact == 0
-    assert table.totals["tuned"].expected == 3 and table.totals["tuned"].perplexity > 1
-    names = ["number", "prompt", "expected"]
-    names += [f"{side}{part}" for side in ("base", "tuned") for part in ("", "_exact", "_alike", "_loss")]
-    written = write_csv(table, {name: name for name in names})
-    lines = list(csv.reader(io.StringIO(written.removeprefix("\ufeff"))))
-    assert lines[0] == names and len(lines) == 4
-    assert lines[3][1].startswith("'=cmd") and lines[3][2] == "'@SUM(1)"
-    assert not any(cell[:1] in "=+@" for line in lines for cell in line if cell)
+        begin(desk, run, path)
+    found = job.result(60)
+    (against,) = found.comparisons
+    assert found.whole and against.won["exact"] == (2,) and against.lost["exact"] == ()
+    scores = {side.contender.name: side.scores for side in found.sides}
+    assert scores["tuned"]["exact"].value == pytest.approx(1 / 3) and scores["base"]["exact"].value == 0
+    assert scores["tuned"]["exact"].rows == 3 and scores["tuned"]["perplexity"].value > 1
+    written = render_answers(found, load_catalogue("en"), ".csv").decode("utf-8-sig")
+    lines = list(csv.DictReader(io.StringIO(written)))
+    assert len(lines) == 3 and lines[1]["tuned.exact"] == "1" and lines[1]["base.exact"] == "0"
+    assert lines[2]["prompt"].startswith("'=cmd") and lines[2]["expected"] == "'@SUM(1)"
+    assert not any(cell[:1] in "=+@" for line in lines for cell in line.values() if cell)
+
+
+def test_the_rows_that_a_run_held_out_are_questions(shop, tmp_path):
+    desk, run = shop[0], shop[1]
+    with pytest.raises(StudioError) as refused:
+        desk.evaluations.held_out(run)
+    assert refused.value.what.id == "eval.no_held_out"
+    held = desk.queue.start(change_recipe(shop[3], {"data.validation_share": 0.25}), checked=True)
+    assert desk.runs.wait(held).state == "finished"
+    found = desk.evaluations.held_out(held)
+    assert 4 <= len(found.asked) <= 8 and all(one.prompt.startswith("say ") for one in found.asked)
+    assert all(one.expected == f"it is {int(one.prompt.split()[1]) * 7 % 10}" for one in found.asked)
+    contenders = desk.evaluations.contenders(held, ["base"])
+    result = desk.evaluations.start(lambda: found, contenders, EvaluationWish()).result(60)
+    scores = desk.runs.read(held).scores
+    assert scores[0].rows == len(found.asked) and scores[0].metric == "exact"
+    for side, value in zip(result.sides, (scores[0].value, scores[0].base), strict=True):
+        assert side.scores["exact"].value == value, "what the run itself said at its end"
+    assert desk.library.delete(held) > 0
 
 
 def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path, monkeypatch):
-    from studio.core.i18n import load_catalogue
-    from studio.ui.tabs.chat.cards import table_card
+    from studio.ui.tabs.chat.evaluation_card import evaluation_card
 
     desk, run = shop[0], shop[1]
     path = tmp_path / "one.txt"
@@ -325,23 +348,24 @@ def test_what_waited_for_the_model_loads_none_after_it_made_room(shop, tmp_path,
         asking = threading.Thread(target=lambda: said.extend(desk.chat.answer(QUESTION, run=run)))
         asking.start()
         wait_until(lambda: desk.chat._engine._jobs.empty() and desk.chat._asked)
-        job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
+        job = begin(desk, run, path, system="another")
+        wait_until(lambda: desk.chat._asked.count(run) == 2)
         desk.chat._turn += 1  # as unload() does, which then waits for the model too
     asking.join(10)
-    table = job.result(10)
-    assert not said and not table.whole and not table.totals
+    found = job.result(10)
+    assert not said and not found.whole and not found.sides[0].answers
     say = load_catalogue("en").say
-    assert "one.txt" in table_card(table, lambda id, **values: say(text(id, **values)))
+    assert "one.txt" in evaluation_card(found, lambda id, **values: say(text(id, **values)))
 
 
 def test_a_stopped_test_keeps_what_it_has(shop, tmp_path):
     desk, run = shop[0], shop[1]
     path = tmp_path / "many.txt"
     path.write_text("".join(f"say {i}\n" for i in range(200)), encoding="utf-8")
-    job = desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run, max_new_tokens=64)
+    job = begin(desk, run, path, max_new_tokens=64)
     job.stop()
-    table = job.result(60)
-    assert not table.whole and len(table.rows) == 200 and not job.error
+    found = job.result(60)
+    assert not found.whole and len(found.questions.asked) == 200 and not job.error
 
 
 # Exports ----------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_no_model_is_loaded_beside_a_run_of_another_process(shop, desk, finished
         assert desk.runs.active is None and not desk.chat.state().ok
         for act in (
             lambda: list(chat(desk, finished, [{"role": "user", "content": "hi"}])),
-            lambda: desk.chat.start_test(None, run=finished),
+            lambda: desk.chat.begin_test(finished, print),
             lambda: desk.exports.write(finished, "adapter"),
             lambda: desk.exports.start(finished, "adapter"),
             lambda: desk.hand_over(7860),

@@ -20,7 +20,6 @@ from studio.core.facts import Choice
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
-from studio.data.questions import read_questions
 from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import ExportJob, ExportStopped
 from studio.engine.run_folder import create_run
@@ -373,12 +372,12 @@ def test_a_run_whose_model_answers_is_not_deleted(desk, run, monkeypatch):
     assert why == "shelf.used.talk" and desk.library.delete(run) > 0
 
 
-def test_a_run_that_is_being_tested_is_not_deleted(desk, run, monkeypatch, tmp_path):
-    path = tmp_path / "questions.txt"
-    path.write_text("What is it?\n", encoding="utf-8")
-    monkeypatch.setattr(desk.chat, "_worker", Silent)
-    desk.chat.start_test(read_questions(DatasetSpec(source=str(path))), run=run)
+def test_a_run_that_is_being_tested_is_not_deleted(desk, run):
+    wait = threading.Event()
+    job = desk.chat.begin_test(run, lambda job: wait.wait(30))
     assert refusal(lambda: desk.library.delete(run)) == "shelf.used.test"
+    wait.set()
+    job.result(10)
 
 
 def test_what_is_loaded_of_a_run_goes_before_its_files(desk, run):

@@ -15,12 +15,18 @@ from studio.core.errors import StudioError
 from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.i18n import load_catalogue, text
+from studio.core.metrics import METRICS
+from studio.core.metrics.metric import Answered, MetricSettings
+from studio.data.questions import QuestionRow, QuestionSet
+from studio.engine.answer_journal import WrittenAnswer
+from studio.engine.confidence import bound_value
 from studio.engine.run_states import StatePlace
 from studio.services.chat_service import LoadedModel
-from studio.services.eval_table import EvalTable, TableRow, Totals
+from studio.services.evaluation_result import BASE, Contender, EvaluationResult, Side, compare_sides
 from studio.ui.tabs.chat.answer_text import show_answer
-from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, table_card, talk_card
+from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, talk_card
 from studio.ui.tabs.chat.components import PRESETS, draw
+from studio.ui.tabs.chat.evaluation_card import evaluation_card
 from studio.ui.tabs.chat.tab import ChatTab
 from tests.ui.sheet import Sheet
 
@@ -78,10 +84,7 @@ def test_a_hostile_answer_is_words_alone(words):
 @pytest.mark.parametrize("words", HOSTILE)
 def test_hostile_words_come_through_no_card(words, context):
     say, turn = context.say, [{"role": "user", "content": words}, {"role": "assistant", "content": words}]
-    row = TableRow(1, words, words, {"base": words, "tuned": words}, {"base": False, "tuned": True},
-                   {"base": True, "tuned": True}, {"base": 1.0, "tuned": None})  # fmt: skip
-    totals = Totals(0, 1, 1, 1e9, float("inf"))
-    table = EvalTable(words, "r", "", (row,), {"base": totals, "tuned": totals}, False, 2)
+    found = make_result(words, words, words)
     loaded = SimpleNamespace(
         name=words, run=words, checkpoint="", device=words, size_bytes=3, base_changed=True
     )
@@ -89,7 +92,7 @@ def test_hostile_words_come_through_no_card(words, context):
     for html in (
         talk_card(words, turn, say, empty=words),
         talk_card(words, [], say, empty=words),
-        table_card(table, say),
+        evaluation_card(found, say),
         progress_card(words, 1, 2, say, stop="stop"),
         said_words(talk, ("base", "tuned"), say),
         state_card(run=words, loaded=loaded, waits="", left_s=None, name=words, place=words, say=say),
@@ -209,8 +212,19 @@ class FakeTalks:
                 text("desk.training", run="x"), text("desk.training.why"), text("desk.training.fix")
             )
 
-    def start_test(self, questions, **settings):
-        self.asked.append({"questions": questions} | settings)
+
+class FakeEvaluations:
+    def __init__(self) -> None:
+        self.asked: list[dict] = []
+
+    def contenders(self, name, beside, step):
+        return tuple(Contender(one, name) for one in (f"step-{step}" if step else "tuned", *beside))
+
+    def held_out(self, run):
+        return QuestionSet(f"of {run}", ())
+
+    def start(self, read, contenders, wish):
+        self.asked.append({"questions": read(), "contenders": contenders, "wish": wish})
 
 
 @pytest.fixture
@@ -219,6 +233,7 @@ def chat(context, monkeypatch):
     monkeypatch.setattr("studio.ui.tabs.chat.tab.SHOW_EVERY_S", 0)
     context.desk.log = {"broken": [], "half": [], "done": []}
     context.desk.chat = FakeTalks(context.desk)
+    context.desk.evaluations = FakeEvaluations()
     with Sheet(), gr.Tab("chat") as tab:
         made = ChatTab(context)
         made.bind(tab)
@@ -410,35 +425,68 @@ def test_an_answer_has_its_words_in_chinese():
 # Files of questions -----------------------------------------------------------------------------------------
 
 
+def make_result(prompt: str, expected: str, base: str, tuned: str = "") -> EvaluationResult:
+    """One question with both answers, scored by the real metrics."""
+    tuned = tuned or expected
+    row = QuestionRow(1, ({"role": "user", "content": prompt},), expected, {"prompt": prompt})
+    bad = QuestionRow(2, (), None, {"prompt": ""}, problem=text("eval.row.no_question"))
+    questions = QuestionSet("q.jsonl", (row, bad))
+    metrics = tuple(metric for metric in METRICS if metric.name in ("exact", "json", "chrf", "perplexity"))
+    sides = []
+    for name, words, nats in (("tuned", tuned, 0.5), (BASE, base, 2.0)):
+        answered = Answered(given=words, expected=expected, prompt=prompt, loss_nats=nats, loss_tokens=1)
+        counts = {metric.name: metric.count(answered, MetricSettings()) for metric in metrics}
+        scores = {
+            metric.name: bound_value(metric, [counts[metric.name]])
+            for metric in metrics
+            if counts[metric.name]
+        }
+        kept = {metric: {1: one} if one else {} for metric, one in counts.items()}
+        answers = {1: WrittenAnswer(words, 3, -1.5, "end")}
+        sides.append(Side(Contender(name, "done"), answers, {}, kept, scores))
+    return EvaluationResult(questions, metrics, tuple(sides), (compare_sides(*sides, metrics),), True)
+
+
 def make_job(**changes) -> SimpleNamespace:
-    """A job that ended with a table."""
-    row = TableRow(1, "q", "a", {"base": "=1+1", "tuned": "a"}, {"base": False, "tuned": True},
-                   {"base": False, "tuned": True}, {"base": 2.0, "tuned": 0.5})  # fmt: skip
-    totals = {"base": Totals(0, 0, 1, 2.0, 7.389), "tuned": Totals(1, 1, 1, 0.5, 1.6487)}
-    table = EvalTable("q.jsonl", "done", "", (row,), totals, True, 1)
+    """A test that ended with make_result()."""
+    found = make_result("q", "a", "=1+1")
     job = SimpleNamespace(
-        ended=True, error=None, phase=None, done=0, total=0, result=lambda: table, stopped=False
+        ended=True, error=None, phase=None, done=0, total=0, result=lambda: found, stopped=False
     )
     job.__dict__.update(changes)
     return job
 
 
-def test_a_table_shows_totals_and_marks_in_words(context, chat):
+def test_a_table_shows_scores_with_bounds_what_changed_and_every_row(context, chat):
     context.desk.chat.test = make_job()
-    ((card, save),) = chat.questions.watch()
-    assert save["visible"] and "100% (1 / 1)" in card and "1.65" in card and "7.39" in card
-    assert "exact" in card and "differs" in card and "1 rows left out" in card
+    ((card, *saves),) = chat.questions.watch()
+    assert all(save["visible"] for save in saves)
+    for words in ("100.0 %", "[100.0, 100.0]", "1.65", "7.39", "1 rows without a question", "+100.0"):
+        assert words in card, words
+    assert "1 rows that “Base model” has wrong are right now (Exact)" in card
+    assert 'class="exact"' in card and 'class="wrong"' in card
     file = json.loads(chat.questions.write())
     assert file["name"] == "q-done.csv" and "'=1+1" in file["text"]
+    lines = [json.loads(line) for line in json.loads(chat.questions.write_lines())["text"].splitlines()]
+    assert [line["base"] for line in lines] == ["=1+1", None] and lines[0]["tuned.log_probability"] == -1.5
+
+
+def test_rows_that_were_right_before_are_open_and_come_first(context, chat):
+    context.desk.chat.test = make_job(result=lambda: make_result("q", "a", "a", "b"))
+    ((card, *_),) = chat.questions.watch()
+    lost = card.index("1 rows that “Base model” has right are wrong now (Exact)")
+    assert lost < card.index("All 1 rows") and card.count("<details") == 2
+    assert re.search(r'<details class="changed" open><summary>1 rows that “Base model” has right', card)
+    assert 'class="bad"' in card
 
 
 def test_a_test_that_failed_or_was_never_begun(context, chat):
-    assert list(chat.questions.watch()) == [[gr.skip(), gr.skip()]]
+    assert list(chat.questions.watch()) == [[gr.skip()] * 3]
     with pytest.raises(StudioError):
         chat.questions.write()
     context.desk.chat.test = make_job(error=RuntimeError("<b>boom"))
-    ((card, save),) = chat.questions.watch()
-    assert "&lt;b&gt;boom" in card and not save["visible"]
+    ((card, *saves),) = chat.questions.watch()
+    assert "&lt;b&gt;boom" in card and not any(save["visible"] for save in saves)
     stopped = []
     context.desk.chat.test = make_job(ended=False, stop=lambda: stopped.append(1))
     chat.questions.hear({"do": "stop-test"})
@@ -447,22 +495,28 @@ def test_a_test_that_failed_or_was_never_begun(context, chat):
 
 
 def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
+    wish = (64, [], ["base"])
     with pytest.raises(StudioError):
-        next(chat.questions.begin(None, 64, "done", "", "both", ""))
+        next(chat.questions.begin(None, *wish, "done", "", ""))
     path = tmp_path / "q.txt"
     path.write_text("one\ntwo\n", encoding="utf-8")
     context.desk.chat.test = make_job()
-    list(chat.questions.begin(str(path), 64, "done", "step-00000006", "tuned", "Be brief."))
-    asked = context.desk.chat.asked[-1]
-    assert asked["questions"].name == "q.txt"
-    assert [one.prompt for one in asked["questions"].asked] == ["one", "two"]
-    assert (asked["sides"], asked["checkpoint"], asked["system"]) == (
-        ("tuned",),
-        "step-00000006",
-        "Be brief.",
-    )
-    list(chat.questions.begin_demo(None, 64, "done", "", "both", ""))
-    assert len(context.desk.chat.asked[-1]["questions"].asked) == 120
+    asked = context.desk.evaluations.asked
+    given = (64, ["number", "exact"], ["base", "checkpoints"])
+    list(chat.questions.begin(str(path), *given, "done", "step-00000006", "Be brief."))
+    assert asked[-1]["questions"].name == "q.txt"
+    assert [one.prompt for one in asked[-1]["questions"].asked] == ["one", "two"]
+    assert [one.name for one in asked[-1]["contenders"]] == ["step-6", "base", "checkpoints"]
+    assert [metric.name for metric in asked[-1]["wish"].metrics] == ["exact", "number"]
+    assert (asked[-1]["wish"].system, asked[-1]["wish"].max_new_tokens) == ("Be brief.", 64)
+    list(chat.questions.begin_demo(None, *wish, "done", "", ""))
+    assert len(asked[-1]["questions"].asked) == 120
+    list(chat.questions.begin_held_out(None, *wish, "done", "", ""))
+    assert asked[-1]["questions"].name == "of done"
+    list(chat.questions.begin_demo(None, *wish, "", "", ""))
+    assert asked[-1]["contenders"][0].recipe == context.draft(), "the base alone"
+    with pytest.raises(StudioError):
+        next(chat.questions.begin_held_out(None, *wish, "", "", ""))
     context.desk.active = "done"
     with pytest.raises(StudioError):
-        next(chat.questions.begin(str(path), 64, "done", "", "both", ""))
+        next(chat.questions.begin(str(path), *wish, "done", "", ""))

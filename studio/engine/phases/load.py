@@ -9,10 +9,10 @@ import torch
 
 from studio.core.atomic_files import write_json
 from studio.core.codec import to_json
-from studio.core.events import DataPrepared, KernelFellBack, RunPlanned, RunResumed
+from studio.core.events import DataPrepared, KernelFellBack, Metric, RunPlanned, RunResumed
 from studio.core.facts import BackendPlan
 from studio.core.i18n import text
-from studio.core.recipe import USUAL_RATE, Recipe, change_recipe
+from studio.core.recipe import USUAL_RATE, Recipe, change_recipe, keeps_by
 from studio.data.prepare import PreparedData
 from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen
@@ -26,7 +26,8 @@ from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
 from studio.engine.train_state import TrainState
-from studio.engine.trainer import Hooks, Trainer
+from studio.engine.trainer import Trainer
+from studio.engine.trainer_hooks import Hooks
 from studio.machine.cards import name_card
 from studio.models.adapt import LITTLE_REACH, measure_reach, trained_state, unwrap
 from studio.models.load import Loaded
@@ -67,7 +68,7 @@ def load(run: Run, prepared: Prepared) -> Training:
             RunPlanned(
                 plan=plan,
                 swaps=(*fast.describe(), *loaded.notes, *capped),
-                metrics=(*objective.derived, *objective.metrics),
+                metrics=(*objective.derived, *objective.metrics, *_describe_kept(recipe)),
             )
         )
         for op, reason in fast.twins.items():
@@ -124,6 +125,12 @@ def _settle(run: Run, objective: Objective) -> Recipe:
     rate = objective.usual_rates[recipe.adapter.method == "full"]
     run.warn(text("run.usual_rate", rate=f"{rate:g}", default=f"{USUAL_RATE:g}"))
     return change_recipe(recipe, {"optim.learning_rate": rate})
+
+
+def _describe_kept(recipe: Recipe) -> tuple[Metric, ...]:
+    """Return the metric that the best state is kept by: each evaluation measures it."""
+    keeps = keeps_by(recipe.run)
+    return () if keeps in ("last", "loss") else (Metric(name=keeps, unit="share", better="higher"),)
 
 
 def _make_recovery(run: Run, loaded: Loaded, plan: BackendPlan, fast: Fast, budget_bytes: int) -> Recovery:

@@ -1,4 +1,4 @@
-"""The result: evaluated a last time, written, and what is needed to check it kept."""
+"""The result: written, and what is needed to check it kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from studio.engine.artifact import Trained, fingerprint, save_artifact, sum_froz
 from studio.engine.checkpoint import require_space
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.oom_fallback import retry_with_memory
+from studio.engine.phases.score import Scoring
 from studio.engine.phases.train import in_dtype
 from studio.engine.run_context import Run, Training
 from studio.engine.sample_generations import Samples
@@ -14,14 +15,10 @@ from studio.models.load import DTYPES
 from studio.models.modules_to_save import list_freed
 
 
-def save(run: Run, training: Training, samples: Samples) -> Trained:
+def save(run: Run, training: Training, samples: Samples, scoring: Scoring) -> Trained:
     """Write the result into the run's folder. Raises StudioError, OSError."""
     trainer, loaded, prepared, plan = training.trainer, training.loaded, training.prepared, training.plan
     with run.phase("save"):
-        if prepared.data.validation and trainer.state.evaluated != trainer.state.step:
-            eval_loss = trainer.evaluate().loss
-            run.stop_when_asked()  # which cut the evaluation short
-            run.change_record(eval_loss=eval_loss)
         with in_dtype(training):
             samples.write()
         if isinstance(trainer.step, DecoderStep):
@@ -40,6 +37,7 @@ def save(run: Run, training: Training, samples: Samples) -> Trained:
             trainer.tell_save_freed,
         )
         run.change_record(artifact=artifact)
+        scoring.best.remove()
         kept = run.record.adapter and not freed and sum_frozen(model) == training.frozen_sum
         base = model.unload() if kept else None
     return Trained(prepared.facts, plan, loaded.tokenizer, expected, trainer.state.last_loss, base)

@@ -1,8 +1,7 @@
-"""What the Chat screen tells: talks, what is loaded, how a test goes and its table."""
+"""What the Chat screen tells: talks, what is loaded, and how far a test is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,6 @@ from studio.ui.cards import Say
 from studio.ui.quantities import size_words, time_words
 from studio.ui.tabs.chat.answer_text import show_answer
 from studio.ui.templates import render
-
-ROWS_SHOWN = 200
-"""More rows of a test's table are in its file alone: a browser takes a second for 2000."""
-SIGNS = {"exact": "✓", "alike": "≈", "wrong": "✗"}
 
 
 def talk_card(
@@ -104,7 +99,7 @@ def state_card(
     )
 
 
-# The table of a test --------------------------------------------------------------------------------------------------
+# A test --------------------------------------------------------------------------------------------------
 
 
 def progress_card(phase: str, done: int, total: int, say: Say, *, stop: str) -> Markup:
@@ -112,51 +107,3 @@ def progress_card(phase: str, done: int, total: int, say: Say, *, stop: str) -> 
     share = min(1.0, done / total) if total else None
     count = f"{done} / {total}" if total else ""
     return render("tabs/chat/progress.html", say, phase=phase, share=share, count=count, stop=stop)
-
-
-def table_card(table: Any, say: Say) -> Markup:
-    """Return a desk.table.Table: totals for each side, then the rows, those that differ first."""
-    sides, totals = list(table.totals), list(table.totals.values())
-    lines = []
-    if any(total.expected for total in totals):
-        lines.append(("ui.test.exact", [_share(total.exact, total.expected) for total in totals]))
-        lines.append(("ui.test.alike", [_share(total.alike, total.expected) for total in totals]))
-    if any(total.loss is not None for total in totals):
-        lines.append(("ui.test.loss", [_number(total.loss, 4) for total in totals]))
-        lines.append(("ui.test.perplexity", [_number(total.perplexity, 2) for total in totals]))
-    count = "test.count.left_out" if table.left_out else "test.count"
-    notes = [say(count, count=len(table.rows), left_out=table.left_out)]
-    if not table.whole:
-        notes.append(say("ui.test.not_whole"))
-    if len(table.rows) > ROWS_SHOWN:
-        notes.append(say("ui.test.more", shown=ROWS_SHOWN))
-    rows = [(row, [_cell(row, side) for side in sides]) for row in table.rows[:ROWS_SHOWN]]
-    return render(
-        "tabs/chat/test.html",
-        say,
-        table=table,
-        sides=sides,
-        totals=lines,
-        notes=notes,
-        rows=rows,
-        signs=SIGNS,
-    )
-
-
-def _cell(row: Any, side: str) -> tuple[str, str, str]:
-    """Return one side's answer to a row, how it was judged, and its loss; "" where there is none."""
-    verdict = ""
-    if side in row.exact:
-        verdict = "exact" if row.exact[side] else "alike" if row.alike[side] else "wrong"
-    loss = row.losses.get(side)
-    return row.answers.get(side, ""), verdict, "" if loss is None else _number(loss, 3)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%} ({part} / {whole})" if whole else "–"
-
-
-def _number(value: float | None, digits: int) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}f}" if math.isfinite(value) and value < 1e6 else f"{value:.2g}"

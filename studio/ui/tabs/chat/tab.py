@@ -20,7 +20,7 @@ from studio.ui.quantities import size_words
 from studio.ui.shell.html_events import read_said
 from studio.ui.tabs.chat.cards import said_words, state_card, talk_card
 from studio.ui.tabs.chat.components import OWN, PRESETS, UNTIL_ENTERED, ChatParts, draw
-from studio.ui.tabs.chat.eval_file import QuestionFile
+from studio.ui.tabs.chat.evaluate import EvaluateView
 from studio.ui.tabs.chat.programs import ProgramAddress
 
 BOTH = ("base", "tuned")
@@ -54,7 +54,7 @@ class ChatTab(ChatParts):
             with gr.Tab(say("ui.chat.settings"), id="settings", elem_id="chat-tab-settings"):
                 self.make_settings()
             with gr.Tab(say("ui.chat.tab.test"), id="test", elem_id="chat-tab-test"):
-                self.questions = QuestionFile(context)
+                self.questions = EvaluateView(context)
             with gr.Tab(
                 say("ui.chat.tab.programs"), id="programs", elem_id="chat-tab-programs"
             ) as self.programs_tab:
@@ -108,8 +108,8 @@ class ChatTab(ChatParts):
             [self.state, self.input],
             trigger_mode="multiple",
         )
+        self.questions.bind(tab, [self.run, self.place, self.system], self.voice, self.file)
         self.programs.bind(self.programs_tab, self.run, self.place, self.voice)
-        self.questions.bind(tab, [self.run, self.place, self.sides, self.system], self.voice, self.file)
 
     # Whom to talk to ----------------------------------------------------------------------------------------
 

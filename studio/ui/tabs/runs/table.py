@@ -125,12 +125,38 @@ def describe(entry: Any, say: Say) -> dict[str, Any]:
         "curve": sparkline(entry.spark, say),
         "loss": "–" if record.loss is None else f"{record.loss:.3f}",
         "eval_loss": _number(entry.best_eval_loss),
+        "score": show_score(record, say),
+        "score_hint": hint_score(record, say),
         "model": model_of(entry, say),
         "data": data_of(entry, say),
         "steps": f"{record.steps}{total}",
         "time": time_words(entry.took_s) if entry.took_s else "–",
         "size": size_words(entry.size_bytes),
     }
+
+
+def show_score(record: RunRecord, say: Say) -> str:
+    """Return the held-out score of a run's result, its base's in front of an arrow: `12 → 91 %`."""
+    if not record.scores:
+        return "–"
+    return _say_score(record, record.scores[0].metric)
+
+
+def hint_score(record: RunRecord, say: Say) -> str:
+    """Return what a held-out score is of, and between which bounds it lies; "" without one."""
+    if not record.scores:
+        return ""
+    score = record.scores[0]
+    low, high = (f"{100 * part:.0f}" for part in (score.low, score.high))
+    return say("ui.runs.score", metric=say(f"metric.{score.metric}"), rows=score.rows, low=low, high=high)
+
+
+def _say_score(record: RunRecord, metric: str) -> str:
+    for score in record.scores:
+        if score.metric == metric:
+            before = "" if score.base is None else f"{100 * score.base:.0f} → "
+            return f"{before}{100 * score.value:.0f} %"
+    return "–"
 
 
 def runs_table(
@@ -201,6 +227,10 @@ def comparison_card(entries: Sequence[Any], comparison: Any, words: Catalogue) -
         (say("ui.runs.column.state"), [say(f"ui.runs.state.{one.state}") for one in records]),
         (say("ui.runs.column.loss"), [_number(one.loss) for one in records]),
         (say("ui.runs.column.eval_loss"), [_number(entry.best_eval_loss) for entry in entries]),
+        *(
+            (say(f"metric.{name}"), [_say_score(one, name) for one in records])
+            for name in dict.fromkeys(score.metric for one in records for score in one.scores)
+        ),
         *((say(f"metric.{name}"), [_number(one.metrics.get(name)) for one in records]) for name in metrics),
         (say("ui.runs.column.steps"), [str(one.steps) for one in records]),
         (say("ui.runs.column.time"), [time_words(entry.took_s) for entry in entries]),

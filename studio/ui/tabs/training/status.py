@@ -57,6 +57,10 @@ def status_card(
         figures.append((say("ui.status.left"), time_words(view.left_s)))
     if view.eval_loss is not None:
         figures.insert(2, (say("ui.status.eval_loss"), f"{view.eval_loss:.4f}"))
+    if view.scores:
+        score = view.scores[0]
+        before = "" if score.base is None else f"{100 * score.base:.0f} → "
+        figures.insert(3, (say(f"metric.{score.metric}"), f"{before}{100 * score.value:.0f} %"))
     return render(
         "tabs/training/status.html",
         say,

@@ -1,0 +1,75 @@
+"""The held-out score: the best state is kept by it along the way, and the result is told with it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studio.core.i18n import text
+from studio.engine.best_weights import BestWeights
+from studio.engine.held_out_score import HeldOutAnswers
+from studio.engine.phases.train import in_dtype
+from studio.engine.run_context import Run, Training
+from studio.engine.training_answers import TrainingAnswers
+from studio.models.adapt import load_trained_state, trained_state
+
+BEST = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What measures a run's answers, and what keeps its best state."""
+
+    answers: HeldOutAnswers
+    best: BestWeights
+
+
+def begin_scoring(run: Run, training: Training) -> Scoring:
+    """Let evaluations keep the best state; measure the base now where its own weights are trained."""
+    trainer, loaded, spec = training.trainer, training.loaded, run.recipe.run
+    asked = TrainingAnswers(trainer, loaded.model, loaded.tokenizer)
+    answers = HeldOutAnswers(
+        asked,
+        training.prepared.data.validation,
+        seed=run.recipe.seed,
+        count=spec.scored_rows,
+        keeps=trainer.keeps,
+    )
+    scoring = Scoring(answers, BestWeights(run.folder.path / BEST))
+    if trainer.keeps != "last":
+        trainer.hooks.keep_best = lambda: scoring.best.keep(
+            trainer.state.step, trained_state(loaded.model), trainer.saved_best_step
+        )
+    if trainer.keeps not in ("last", "loss"):
+        trainer.hooks.score = lambda: {
+            name: one.value for name, one in answers.measure().items() if name == trainer.keeps
+        }
+    if answers.rows and not asked.has_base and not trainer.state.step:
+        with run.phase("sample"):
+            measured = answers.measure(base=True)
+            trainer.state.base_scores = {name: one.value for name, one in measured.items()}
+    return scoring
+
+
+def settle(run: Run, training: Training, scoring: Scoring) -> None:
+    """Make the best state the result where one is kept, and measure it. Raises StudioError, OSError."""
+    trainer, model = training.trainer, training.loaded.model
+    if not trainer.validation:
+        return
+    with run.phase("score"), in_dtype(training):
+        trainer.evaluate_end()
+        run.stop_when_asked()  # which cut the evaluation short
+        state = trainer.state
+        run.change_record(eval_loss=state.last_eval)
+        if trainer.keeps != "last" and state.best_step not in (0, state.step):
+            weights = scoring.best.read(state.best_step)
+            if weights is None:
+                run.warn(text("run.best_gone", step=state.best_step))
+            else:
+                load_trained_state(model, weights)
+                run.change_record(kept_step=state.best_step, eval_loss=state.best_loss)
+                run.warn(text("run.best_kept", step=state.best_step, last=state.step))
+        scored = scoring.answers.score(state.base_scores, run.record.kept_step or state.step)
+        run.stop_when_asked()
+        if scored is not None:
+            run.change_record(scores=scored.scores)
+            run.emit(scored)
