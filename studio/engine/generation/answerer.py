@@ -42,14 +42,19 @@ class Answerer:
         *,
         kernels: Mapping[str, str] | None = None,
         autocast: torch.dtype | None = None,
+        looks_ahead: bool | None = None,
     ) -> None:
-        """`kernels`: op -> "triton" or "reference"; `autocast`: what products of fp32 weights are rounded to."""
+        """`kernels`: op -> "triton" or "reference"; `autocast`: what products of fp32 weights are rounded to.
+
+        `looks_ahead`: see Generator.
+        """
         self.model = model
         self.ends = EndTest(ends, tokenizer)
         self.end_ids = ends.ids
         self.pad_id = tokenizer.pad_token_id or 0
         self.limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
         self._autocast = autocast
+        self._looks_ahead = looks_ahead
         self.slow: Text | None = None
         """Why the model's own code answers, None while the studio's decoder does."""
         self._decoder: LiveDecoder | None = None
@@ -84,7 +89,13 @@ class Answerer:
             return
         longest = min(one for one in (self.limit, found.longest, LONGEST_TOKENS) if one)
         self._decoder = found
-        self._generator = Generator(found, self.ends, longest=longest, room_bytes=_room_bytes(found.device))
+        self._generator = Generator(
+            found,
+            self.ends,
+            longest=longest,
+            room_bytes=_room_bytes(found.device),
+            looks_ahead=self._looks_ahead,
+        )
 
     def forget(self) -> None:
         """Forget what is kept of earlier prompts: weights have changed."""

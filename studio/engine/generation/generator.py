@@ -6,15 +6,17 @@ computed once, page by page, and kept for the next question.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
+from studio.engine.generation.lookahead import Guess, Lookahead, Told
 from studio.engine.generation.page_pool import PagePool
-from studio.engine.generation.request import Completion, Request, Sampling, read_own
+from studio.engine.generation.request import Completion, Read, Request, Sampling, read_own
 from studio.engine.generation.sampler import draw
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.models.decoder.cached_rows import PAGE_TOKENS, PageArena
@@ -35,6 +37,9 @@ class _Sequence:
     """Of prompt and answer."""
     kept: int
     """Tokens whose keys and values are kept."""
+    told: Told
+    drawn: deque[tuple[int, float, Read | None]] = field(default_factory=deque)
+    """Tokens that come next, with their log-probabilities: more than one where guesses were right."""
 
     @property
     def last_tokens(self) -> int:
@@ -47,9 +52,18 @@ class Generator:
     """Answers requests with `decoder`; keeps prefixes from one call to the next until forget()."""
 
     def __init__(
-        self, decoder: LiveDecoder, ends: Callable[[Sequence[int]], bool], *, longest: int, room_bytes: int
+        self,
+        decoder: LiveDecoder,
+        ends: Callable[[Sequence[int]], bool],
+        *,
+        longest: int,
+        room_bytes: int,
+        looks_ahead: bool | None = None,
     ) -> None:
-        """`longest`: tokens of which no sequence has more; `room_bytes`: what keys and values may take."""
+        """`longest`: tokens of which no sequence has more; `room_bytes`: what keys and values may take.
+
+        `looks_ahead`: whether tokens are guessed where that is measured to be faster; None: on a processor.
+        """
         self.decoder = decoder
         self.ends = ends
         self.longest = longest
@@ -59,10 +73,13 @@ class Generator:
         self._unit = 0
         """Pages that every sequence takes at least: of one size they lie at even distances (cached_rows.Grid)."""
         self._adapted: bool | None = None
+        self._looks_ahead = decoder.device.type == "cpu" if looks_ahead is None else looks_ahead
+        self._lookahead = Lookahead()
 
     def forget(self) -> None:
         """Forget every prefix: weights have changed."""
         self._pool.forget_all()
+        self._lookahead = Lookahead()
         self._adapted = None
 
     @torch.inference_mode()
@@ -115,12 +132,15 @@ class Generator:
 
         def compute(some: list[_Sequence], work: Callable[[list[_Sequence]], None]) -> None:
             nonlocal slots
-            before, together = [len(one.tokens) for one in some], len(active)
+            together = len(active)
             short = _try(lambda: work(some))
-            if grown := [
-                one.completion for one, count in zip(some, before, strict=True) if len(one.tokens) > count
-            ]:
-                on_step(grown)
+            while grown := [one for one in some if one.drawn]:
+                for one in grown:
+                    self._take_drawn(one)
+                on_step([one.completion for one in grown])
+                for one in grown:
+                    if one.completion.reason is not None:
+                        one.drawn.clear()
             dismiss()
             if short is not None and together < 2:
                 raise torch.OutOfMemoryError(str(short)) from short
@@ -168,7 +188,7 @@ class Generator:
         if pages is None:
             raise torch.OutOfMemoryError("There is no room for keys and values.")
         sampling = Sampling(max_new_tokens=1)
-        one = _Sequence(Completion(Request(tuple(tokens[:-1]), sampling)), pages, list(tokens), 0)
+        one = _Sequence(Completion(Request(tuple(tokens[:-1]), sampling)), pages, list(tokens), 0, Told([]))
         try:
             x = self._compute([one], list(tokens[:-1]), [len(tokens) - 1])[-1:]
             one.kept = len(tokens) - 1
@@ -283,11 +303,29 @@ class Generator:
             self._draw(some, x.index_select(0, lasts.to(x.device)))
 
     def _step(self, active: list[_Sequence]) -> None:
-        """Let every sequence grow by a token."""
-        x = self._compute(active, [one.tokens[-1] for one in active], [1] * len(active))
+        """Let every sequence grow by a token, and by those that were guessed rightly."""
+        begun_s = time.perf_counter()
+        guesses = self._guess(active)
+        counts = [1 + len(guess.tokens) for guess in guesses]
+        ids = [
+            id for one, guess in zip(active, guesses, strict=True) for id in (one.tokens[-1], *guess.tokens)
+        ]
+        x = self._compute(active, ids, counts)
+        self._draw(active, x, [guess.tokens for guess in guesses])
+        if self._looks_ahead:
+            right = [len(one.drawn) - 1 for one in active]
+            self._lookahead.learn(len(ids), time.perf_counter() - begun_s, guesses, right)
+
+    def _guess(self, active: list[_Sequence]) -> list[Guess]:
+        """Return what each sequence may say next; nothing of one whose every distribution is looked at."""
+        if not self._looks_ahead:
+            return [Guess()] * len(active)
         for one in active:
-            one.kept += 1
-        self._draw(active, x)
+            self._lookahead.follow(one.told, len(one.completion.request.prompt))
+        return self._lookahead.guess(
+            [None if one.completion.watched else one.told for one in active],
+            [one.last_tokens - len(one.tokens) - 1 for one in active],
+        )
 
     def _compute(self, some: list[_Sequence], ids: list[int], counts: list[int]) -> torch.Tensor:
         decoder = self.decoder
@@ -295,24 +333,49 @@ class Generator:
         rows = decoder.lay_rows(self._arena, sequences, max(one.last_tokens for one in some))
         return decoder.forward(torch.tensor(ids).to(decoder.device, non_blocking=True), rows)
 
-    def _draw(self, some: list[_Sequence], x: torch.Tensor) -> None:
-        samplings = [one.completion.request.sampling for one in some]
-        histories = [one.tokens for one in some]
+    def _draw(
+        self, some: list[_Sequence], x: torch.Tensor, guesses: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Draw what comes behind rows x (T, H): of each sequence its last token's and those of what was guessed.
+
+        A sequence takes what is drawn up to the first token that was not guessed.
+        """
+        guesses = guesses or [()] * len(some)
+        owners = [one for one, guess in zip(some, guesses, strict=True) for _ in range(len(guess) + 1)]
+        ahead = [guess[:count] for guess in guesses for count in range(len(guess) + 1)]
         logits = self.decoder.logits(x)
-        own = [read_own(logits[row], one.completion) for row, one in enumerate(some)]
-        tokens, scores = draw(logits, samplings, histories, [len(one) for one in histories])
-        for one, token, score, read in zip(some, tokens.tolist(), scores.tolist(), own, strict=True):
-            one.tokens.append(token)
-            completion = one.completion
-            completion.tokens.append(token)
-            completion.log_probabilities.append(score)
-            if read is not None:
-                completion.likeliest.append(read(token))
-            whole = completion.constraint is not None and completion.constraint.take(token)
-            if whole or self.ends(completion.tokens):
-                completion.reason = "end"
-            elif len(completion.tokens) >= completion.request.sampling.max_new_tokens:
-                completion.reason = "limit"
+        own = [read_own(logits[row], one.completion) for row, one in enumerate(owners)]
+        samplings = [one.completion.request.sampling for one in owners]
+        histories = [
+            [*one.tokens, *more] if more and sampling.repetition_penalty != 1.0 else one.tokens
+            for one, more, sampling in zip(owners, ahead, samplings, strict=True)
+        ]
+        positions = [len(one.tokens) + len(more) for one, more in zip(owners, ahead, strict=True)]
+        tokens, scores = draw(logits, samplings, histories, positions)
+        rows = zip(tokens.tolist(), scores.tolist(), own, strict=True)
+        for one, guess in zip(some, guesses, strict=True):
+            right = True
+            for place in range(len(guess) + 1):
+                found = next(rows)
+                if right:
+                    one.drawn.append(found)
+                    right = place < len(guess) and found[0] == guess[place]
+
+    def _take_drawn(self, one: _Sequence) -> None:
+        """Let a sequence grow by the next token that was drawn for it, and end where it does."""
+        token, score, read = one.drawn.popleft()
+        completion = one.completion
+        one.kept = len(one.tokens)
+        one.tokens.append(token)
+        completion.tokens.append(token)
+        completion.log_probabilities.append(score)
+        if read is not None:
+            completion.likeliest.append(read(token))
+        whole = completion.constraint is not None and completion.constraint.take(token)
+        if whole or self.ends(completion.tokens):
+            completion.reason = "end"
+        elif len(completion.tokens) >= completion.request.sampling.max_new_tokens:
+            completion.reason = "limit"
 
     def _leave(self, root: str, one: _Sequence) -> None:
         """Give a sequence's pages back; whole ones stay known for whoever goes on from there."""
@@ -321,7 +384,8 @@ class Generator:
 
 
 def _begin(completion: Completion) -> _Sequence:
-    return _Sequence(completion, [], [*completion.request.prompt, *completion.tokens], 0)
+    tokens = [*completion.request.prompt, *completion.tokens]
+    return _Sequence(completion, [], tokens, 0, Told(tokens))
 
 
 def _try(work: Callable[[], None]) -> Exception | None:

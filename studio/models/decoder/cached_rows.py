@@ -25,6 +25,8 @@ from studio.models.decoder.spec import LayerSpec
 
 LEAST_GRID = 4
 """Fewer sequences are read one by one."""
+MOST_READ = 16
+"""New tokens of a sequence in a grid: more are a prompt, which fills a product by itself."""
 MOST_UNITS = 4
 """Units of a grid to one sequence: more would read what nobody needs."""
 
@@ -78,7 +80,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Sequences that grow by one token each and lie at even distances: one batch, read as it lies."""
+    """Sequences that grow by a few tokens each and lie at even distances: one batch, read as it lies."""
 
     start: int
     """The first place of the first unit of the grid."""
@@ -86,33 +88,40 @@ class Grid:
     """Places from one unit to the next."""
     length: int
     """Tokens of the longest sequence."""
-    units: Tensor
-    """(S,) int64: which of the units each sequence is; others are read and left out."""
+    places: Tensor
+    """(T,) int64: which of the rows of all units each row is, as unit * rows + row; others are read and left out."""
     count: int
+    rows: int
+    """Of each unit, the new tokens of the sequence that has the most."""
     whole: bool
-    """Whether the sequences are the units, in their order."""
+    """Whether the rows are those of the units, in their order."""
     hidden: dict[int, Tensor]
-    """(units, 1, 1, length), by the layer's window: -inf where a sequence sees nothing, else 0."""
+    """(units, 1, rows, length), by the layer's window: -inf where a row sees nothing, else 0."""
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, spec: LayerSpec) -> Tensor:
-        """Return attention of q (S, query heads, d) over pages (places, key heads, d)."""
-        heads, d = spec.key_heads, spec.head_dim
+        """Return attention of q (T, query heads, d) over pages (places, key heads, d)."""
+        heads, d, shared = spec.key_heads, spec.head_dim, q.shape[1] // spec.key_heads
         queries = q
         if not self.whole:
-            queries = q.new_zeros(self.count, *q.shape[1:]).index_copy_(0, self.units, q)
+            queries = q.new_zeros(self.count * self.rows, *q.shape[1:]).index_copy_(0, self.places, q)
         shape, strides = (self.count, heads, self.length, d), (self.step * heads * d, d, heads * d, 1)
         seen, held = (
             pages.as_strided(shape, strides, pages.storage_offset() + self.start * heads * d)
             for pages in (keys, values)
         )
+        # Query heads that share a key head are rows of one product, as attend_kept() has them.
+        mask = self.hidden[spec.window]
+        if self.rows > 1:
+            mask = mask.repeat_interleave(shared, 2)
         found = scaled_dot_product_attention(
-            queries.view(self.count, heads, -1, d),
+            queries.view(self.count, self.rows, heads, shared, d).transpose(1, 2).flatten(2, 3),
             seen,
             held,
-            attn_mask=self.hidden[spec.window],
+            attn_mask=mask,
             scale=spec.scale,
-        ).reshape(self.count, -1, d)
-        return found if self.whole else found.index_select(0, self.units)
+        )
+        found = found.unflatten(2, (self.rows, shared)).transpose(1, 2).reshape(-1, heads * shared, d)
+        return found if self.whole else found.index_select(0, self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,9 @@ def lay_rows(
 
 def find_grid(spans: Sequence[Span], windows: Collection[int], pages: Tensor) -> Grid | None:
     """Return how sequences lie at even distances in `pages`, None where they do not, or are too few to matter."""
-    if len(spans) < LEAST_GRID or any(span.count > 1 or len(span.runs) > 1 for span in spans):
+    rows = max(span.count for span in spans)
+    few = len(spans) < LEAST_GRID and rows == 1
+    if few or rows > MOST_READ or any(len(span.runs) > 1 for span in spans):
         return None
     starts = [span.runs[0][0] for span in spans]
     first, length = min(starts), max(span.length for span in spans)
@@ -276,20 +287,21 @@ def find_grid(spans: Sequence[Span], windows: Collection[int], pages: Tensor) ->
         or max(starts) + length > len(pages) * PAGE_TOKENS
     ):
         return None
-    units = torch.tensor([(start - first) // step for start in starts])
-    lengths = torch.zeros(count, dtype=torch.int64).index_copy_(
-        0, units, torch.tensor([span.length for span in spans])
-    )
-    columns, hidden = torch.arange(length), {}
+    # The last token that each row of each unit sees; rows that no sequence has see what its last one does.
+    last, places = [[-1] * rows for _ in range(count)], []
+    for span, start in zip(spans, starts, strict=True):
+        unit = (start - first) // step if step else 0
+        last[unit] = [min(span.length - span.count + row, span.length - 1) for row in range(rows)]
+        places += range(unit * rows, unit * rows + span.count)
+    lasts, columns, hidden = torch.tensor(last)[:, None, :, None], torch.arange(length), {}
     for window in windows:
-        out = columns >= lengths[:, None]
+        out = columns > lasts
         if window:
-            out |= columns < lengths[:, None] - window
-        mask = torch.zeros(count, 1, 1, length).masked_fill_(out[:, None, None], -torch.inf)
+            out |= columns <= lasts - window
+        mask = torch.zeros(count, 1, rows, length).masked_fill_(out, -torch.inf)
         hidden[window] = mask.to(pages, non_blocking=True)
-    return Grid(
-        first, step, length, units.to(pages.device), count, torch.equal(units, torch.arange(count)), hidden
-    )
+    whole = places == list(range(count * rows))
+    return Grid(first, step, length, torch.tensor(places).to(pages.device), count, rows, whole, hidden)
 
 
 def find_runs(pages: Sequence[int], length: int) -> tuple[tuple[int, int], ...]:

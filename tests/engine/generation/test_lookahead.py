@@ -1,0 +1,153 @@
+"""Guesses change how fast answers grow and nothing else, and are made where they are measured to bring something."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from studio_kernels.dispatch import bind
+
+from studio.engine.generation.generator import Generator
+from studio.engine.generation.lookahead import Guess, Lookahead, Told
+from studio.engine.generation.request import Request, Sampling
+from studio.models.decoder.live_decoder import read_live
+from tests.models.decoder import models, routed_models
+
+ROOM_BYTES = 2**28
+PERIOD = [5, 6, 7, 8, 9, 10]
+
+
+class Eager(Lookahead):
+    """Guesses as much as it can, whatever that costs and however wrong, and counts what was right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.right = self.wrong = 0
+
+    def _find(self, told, most):
+        return super()._find(told, most) if len(told.tokens) % 3 else Guess(PERIOD[:most], 2)
+
+    def _rate(self, offer, gains):
+        return sum(offer)
+
+    def learn(self, rows, seconds, guesses, right):
+        self.right += sum(right)
+        self.wrong += sum(len(one.tokens) for one in guesses) - sum(right)
+        super().learn(rows, seconds, guesses, right)
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3", "gpt_oss"])
+def model(request):
+    """Of plain attention, with windows, and with sinks, whose sequences are read one by one."""
+    made = routed_models.make_routed if request.param in routed_models.FAMILIES else models.make_model
+    return made(request.param, max_position_embeddings=256)
+
+
+def make_generator(model, *, looks_ahead: bool) -> Generator:
+    decoder = read_live(model, bind({}), torch.float32)
+    made = Generator(
+        decoder, lambda tokens: False, longest=256, room_bytes=ROOM_BYTES, looks_ahead=looks_ahead
+    )
+    made._lookahead = Eager()
+    return made
+
+
+def ask(count: int, tokens: int, **sampling: float) -> list[Request]:
+    return [
+        Request((*PERIOD * 3, *PERIOD[:place]), Sampling(max_new_tokens=tokens - place, **sampling))
+        for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.7, "seed": 3, "top_k": 20, "repetition_penalty": 1.1}]
+)
+def test_the_same_tokens_come_with_guesses_and_without(model, count, sampling):
+    requests = ask(count, 40, **sampling)
+    wanted = make_generator(model, looks_ahead=False).answer(requests, adapted=True, slots=4)
+    generator, told = make_generator(model, looks_ahead=True), []
+    found = generator.answer(requests, adapted=True, slots=4, on_step=told.extend)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.tokens == other.tokens and one.reason == other.reason == "limit"
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-5)
+    assert len(told) == sum(len(one.tokens) for one in found), "each token is told by itself"
+    guessed = generator._lookahead
+    assert guessed.wrong, "what is wrong leaves no trace"
+    again = generator.answer(requests, adapted=True, slots=4)  # what was said is known now
+    assert [one.tokens for one in again] == [one.tokens for one in wanted]
+    assert guessed.right > 15 * count
+
+
+def test_an_answer_that_is_ended_from_outside_keeps_no_token_more(model):
+    [request] = ask(1, 40)
+    generator = make_generator(model, looks_ahead=True)
+    [whole] = generator.answer([request], adapted=True)
+
+    def end(grown):
+        if len(grown[0].tokens) == 7:
+            grown[0].reason = "end"
+
+    [one] = generator.answer([request], adapted=True, on_step=end)
+    assert one.tokens == whole.tokens[:7] and one.reason == "end"
+
+
+@pytest.mark.parametrize(("row_s", "right"), [(0.0, 0.5), (0.1, 1.0), (1.0, 0.5), (0.3, 0.0)])
+def test_as_many_tokens_are_guessed_as_bring_the_most_tokens_a_second(row_s, right):
+    told, ahead, chosen = Told(PERIOD * 4), Lookahead(), []
+    ahead.follow(told, len(told.tokens))
+    for step in range(200):
+        [guess] = ahead.guess([told], [40])
+        rows = 1 + len(guess.tokens)
+        chosen.append(len(guess.tokens))
+        accepted = next((place for place in range(rows - 1) if (step + place) % 4 >= 4 * right), rows - 1)
+        ahead.learn(rows, 1.0 + row_s * (rows - 1), [guess], [accepted])
+    late = chosen[100:]
+    if right and row_s < 0.5:
+        assert min(late) >= 3, "several tokens for the price of one"
+    else:
+        assert sum(late) < 30, "tried now and then, as machines change"
+
+
+def test_guesses_stand_behind_the_longest_match_and_keep_to_their_room():
+    ahead = Lookahead()
+    other, told = Told([1, 2, 3, 4, 50, 51]), Told([3, 4, 60, 61, 1, 2, 3, 4])
+    ahead.follow(other, 1)
+    ahead.follow(told, 8)
+    [guess] = ahead.guess([told], [40])
+    [_, none, nothing] = ahead.guess([told, told, None], [40, 0, 40])
+    assert guess == Guess(other.tokens[4:], 4), "four tokens of another answer before two of its own"
+    assert none == nothing == Guess()
+    assert len(ahead.guess([told], [1])[0].tokens) == 1
+    fresh = Lookahead()
+    fresh.follow(Told([7, 8, 9, 1, 2]), 5)
+    [guess] = fresh.guess([Told([3, 7, 8])], [5])
+    assert guess == Guess(), "what another one was asked is not said to anybody"
+
+
+@pytest.mark.computing
+def test_draws_follow_the_distribution_with_guesses_too():
+    model, count, kept = models.make_model("llama", max_position_embeddings=256), 4000, 4
+    generator = make_generator(model, looks_ahead=True)
+    prompt = tuple(PERIOD * 2)
+    requests = [
+        Request(prompt, Sampling(max_new_tokens=3, temperature=1.5, top_k=kept, seed=seed))
+        for seed in range(count)
+    ]
+    found = generator.answer(requests, adapted=True, slots=64)
+    assert generator._lookahead.right > 100 and generator._lookahead.wrong > 100
+    expected: dict[tuple[int, ...], float] = {(): float(count)}
+    for _ in range(3):
+        grown = {}
+        for said, share in expected.items():
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*prompt, *said]]), use_cache=False).logits[0, -1]
+            top = (logits.double() / 1.5).topk(kept)
+            for token, value in zip(top.indices.tolist(), top.values.softmax(-1).tolist(), strict=True):
+                grown[(*said, token)] = share * value
+        expected = grown
+    seen = {said: 0 for said in expected}
+    for one in found:
+        seen[tuple(one.tokens)] += 1
+    statistic = sum((seen[said] - share) ** 2 / share for said, share in expected.items())
+    half = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
+    assert float(torch.special.gammaincc(half, torch.tensor(statistic / 2, dtype=torch.float64))) > 0.01
