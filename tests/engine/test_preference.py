@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from studio.core.errors import StudioError
-from studio.core.events import EvalLogged, PhaseStarted, RunPlanned, StepLogged, Warned
+from studio.core.events import AnswersScored, EvalLogged, PhaseStarted, RunPlanned, StepLogged, Warned
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, change_recipe
 from studio.data.sequence_packing import Example, pack
@@ -294,6 +294,7 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
         "run.eval_every": 4,
     }
     result = ran(changes | {"optim.epochs": 6, "optim.learning_rate": 5e-3, "run.samples": 2})
+    assert result.of(AnswersScored) == [], "it answers nothing"
     assert result.record.state == "finished", result.log
     steps = result.of(StepLogged)
     assert steps[-1].metrics["accuracy"] == 1 and steps[-1].metrics["margin"] > steps[0].metrics["margin"]

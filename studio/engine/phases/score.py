@@ -31,7 +31,7 @@ def begin_scoring(run: Run, training: Training) -> Scoring:
         asked,
         training.prepared.data.validation,
         seed=run.recipe.seed,
-        count=spec.scored_rows,
+        count=0 if trainer.step.objective.scores else spec.scored_rows,
         keeps=trainer.keeps,
     )
     scoring = Scoring(answers, BestWeights(run.folder.path / BEST))
