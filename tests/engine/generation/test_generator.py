@@ -223,7 +223,7 @@ def test_an_arena_is_as_large_as_memory_lets_it(model, monkeypatch):
     monkeypatch.setattr(generator.decoder, "make_arena", make)
     found = complete(*PROMPTS)
     run(generator, found, [])
-    assert asked == [128, 64, 32] and {one.reason for one in found} == {"limit"}
+    assert asked == [128, 32] and {one.reason for one in found} == {"limit"}
     run(generator, complete(*PROMPTS), [])
     assert len(asked) == 3, "what was learned is not asked again"
 
