@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from studio.core.events import EvalLogged, PhaseStarted, RunPlanned, StepLogged,
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, change_recipe
 from studio.data.sequence_packing import Example, pack
+from studio.engine.batches import pick_values
 from studio.engine.objectives import get_objective
 from studio.engine.objectives.cpo import LOSSES as CPO_LOSSES
 from studio.engine.objectives.dpo import LOSSES
@@ -20,6 +22,9 @@ from studio.engine.objectives.objective import Objective, Picked
 from studio.engine.reference_logprobs import FILE, add_reference
 from studio.engine.trainer import Trainer
 from studio.engine.trainer_hooks import Hooks
+from studio.models.decoder.host_to_device import _cut as cut_bytes
+from studio.models.decoder.host_to_device import count_bytes
+from studio.models.decoder.host_to_device import pack as pack_bytes
 from tests.each_time import some
 from tests.engine.test_objectives import make_step
 from tests.models.decoder.models import make_model
@@ -68,13 +73,30 @@ def test_coefficients_are_autograds_in_64_bits(name):
         counts=counts,
         answers=answers,
         labels=torch.tensor([True, False, True, True, False, False]),
-        window=torch.tensor(0.37, dtype=torch.float64),
+        window=torch.tensor([0.37], dtype=torch.float64),
     )
     lp.requires_grad_()
     terms = objective.loss(lp, picked)
     (expected,) = torch.autograd.grad(terms.loss, lp)
     torch.testing.assert_close(terms.gradient, expected, rtol=1e-12, atol=1e-12)
     assert expected.abs().max() > 1e-3 and torch.isfinite(terms.loss)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_an_objective_asks_reaches_a_card_as_it_is(name):
+    """The bytes that go there in one copy, cut again as they are on the card."""
+    objective = make(name)
+    drawn = [
+        dataclasses.replace(one, window=0.25, reference=np.where(one.trained, -1.5, 0).astype(np.float32))
+        for one in draw_answers(3, objective.sequences)
+    ]
+    found = pick_values(objective.view(drawn)[0:3], objective)
+    arrays = [*found.values()]
+    memory = np.zeros(count_bytes(arrays), np.uint8)
+    pack_bytes(arrays, memory)
+    for name, sent in zip(found, cut_bytes(torch.from_numpy(memory), arrays), strict=True):
+        assert np.array_equal(sent.numpy(), found[name]), name
+    assert {"counts", "window"} <= {*found} and ("labels" in found) == (objective.name == "kto")
 
 
 class Parts:
