@@ -225,7 +225,7 @@ def test_an_arena_is_as_large_as_memory_lets_it(model, monkeypatch):
     run(generator, found, [])
     assert asked == [128, 32] and {one.reason for one in found} == {"limit"}
     run(generator, complete(*PROMPTS), [])
-    assert len(asked) == 3, "what was learned is not asked again"
+    assert len(asked) == 2, "what was learned is not asked again"
 
 
 def test_what_is_told_of_each_token_is_the_models_own(model):
