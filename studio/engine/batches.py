@@ -200,7 +200,7 @@ def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, 
     if examples[0].label is not None:
         found["labels"] = np.asarray([example.label for example in examples], dtype=np.bool_)
     if examples[0].window is not None:
-        found["window"] = np.asarray(examples[0].window, dtype=np.float32)
+        found["window"] = np.asarray([examples[0].window], dtype=np.float32)
     return found
 
 

@@ -26,13 +26,15 @@ from studio.engine.generation.generator import SLOTS
 from studio.engine.generation.prompts import PromptWriter
 from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.generation.text_stream import Answer
+from studio.engine.objectives.reward import REWARD
 from studio.engine.run_folder import RunFolder
 from studio.engine.run_states import RESULT, find_weights
 from studio.engine.stop_tokens import find_ends, set_ends
-from studio.models.adapt import adapt
+from studio.models.adapt import adapt, unwrap
 from studio.models.load import load_model, set_evaluation
 from studio.models.modules_to_save import rename_saved
 from studio.models.new_tokens import make_room
+from studio.models.score_head import add_score, free_score
 from studio.models.tokenizer import load_run_tokenizer, load_tokenizer
 
 TEST_SLOTS = 64
@@ -281,6 +283,9 @@ def load_tuned(partner: Partner) -> Any:
     tokens = make_room(model, partner.facts, partner.recipe.adapter)
     if not full:
         model = adapt(model, partner.recipe.adapter, partner.recipe.model.adapter, tokens, apart=True)
+        if partner.recipe.objective == REWARD.name:
+            add_score(unwrap(model))
+            free_score(model)
         weights = rename_saved(model, weights)
     put_weights(model, weights)
     return model

@@ -15,6 +15,8 @@ from pathlib import Path
 SOMETIMES = ("gradio", "keyring", "trl", "datasets", "openpyxl", "zstandard", "charset-normalizer", "gguf")
 """What a command does without until it is needed: the window, a token kept for the hub, steps filled to the brim,
 spreadsheets, .zst files, text in an old encoding, GGUF files. studio/core/packages.py then says which is missing."""
+RARELY = ("llguidance",)
+"""What the window does without, too: only answers that are to keep to a JSON schema need it."""
 LINE = re.compile(r"^([A-Za-z0-9._-]+)\s*([^;#]*)(?:;\s*sys_platform == \"(\w+)\")?")
 
 
@@ -25,7 +27,7 @@ def find_unsuitable(file: Path, *, window: bool) -> list[str]:
     """
     lacking = []
     for name, ranges in read_requirements(file):
-        if name in SOMETIMES and not window:
+        if name in RARELY or (name in SOMETIMES and not window):
             continue
         try:
             found = importlib.metadata.version(name)

@@ -33,7 +33,7 @@ def free_score(adapted: Any) -> None:
     adapted.get_base_model().get_submodule(SCORE).weight.requires_grad_(True)
     config = adapted.peft_config[adapted.active_adapter]
     config.task_type = SCORING_TASK
-    config.modules_to_save = [*(config.modules_to_save or ()), SCORE]
+    config.modules_to_save = [*dict.fromkeys([*(config.modules_to_save or ()), SCORE])]
 
 
 class ScoreHead:

@@ -34,6 +34,8 @@ def find_partner(
         facts = open_packed(inspect_model(source, revision=revision), revision)
         return Partner(facts=facts, plan=plan(machine, recipe, facts), recipe=recipe)
     found = find_result(find_run(workspace.runs, run), machine, checkpoint)
+    if found.recipe.objective == "reward":
+        raise StudioError(*(text(f"chat.scores{part}") for part in ("", ".why", ".fix")))
     return Partner(
         facts=found.facts,
         plan=found.plan,

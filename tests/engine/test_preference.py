@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from studio.core.errors import StudioError
 from studio.core.events import EvalLogged, PhaseStarted, RunPlanned, StepLogged, Warned
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, change_recipe
 from studio.data.sequence_packing import Example, pack
+from studio.engine.batches import pick_values
 from studio.engine.objectives import get_objective
 from studio.engine.objectives.cpo import LOSSES as CPO_LOSSES
 from studio.engine.objectives.dpo import LOSSES
@@ -17,6 +22,9 @@ from studio.engine.objectives.objective import Objective, Picked
 from studio.engine.reference_logprobs import FILE, add_reference
 from studio.engine.trainer import Trainer
 from studio.engine.trainer_hooks import Hooks
+from studio.models.decoder.host_to_device import _cut as cut_bytes
+from studio.models.decoder.host_to_device import count_bytes
+from studio.models.decoder.host_to_device import pack as pack_bytes
 from tests.each_time import some
 from tests.engine.test_objectives import make_step
 from tests.models.decoder.models import make_model
@@ -65,13 +73,30 @@ def test_coefficients_are_autograds_in_64_bits(name):
         counts=counts,
         answers=answers,
         labels=torch.tensor([True, False, True, True, False, False]),
-        window=torch.tensor(0.37, dtype=torch.float64),
+        window=torch.tensor([0.37], dtype=torch.float64),
     )
     lp.requires_grad_()
     terms = objective.loss(lp, picked)
     (expected,) = torch.autograd.grad(terms.loss, lp)
     torch.testing.assert_close(terms.gradient, expected, rtol=1e-12, atol=1e-12)
     assert expected.abs().max() > 1e-3 and torch.isfinite(terms.loss)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_an_objective_asks_reaches_a_card_as_it_is(name):
+    """The bytes that go there in one copy, cut again as they are on the card."""
+    objective = make(name)
+    drawn = [
+        dataclasses.replace(one, window=0.25, reference=np.where(one.trained, -1.5, 0).astype(np.float32))
+        for one in draw_answers(3, objective.sequences)
+    ]
+    found = pick_values(objective.view(drawn)[0:3], objective)
+    arrays = [*found.values()]
+    memory = np.zeros(count_bytes(arrays), np.uint8)
+    pack_bytes(arrays, memory)
+    for name, sent in zip(found, cut_bytes(torch.from_numpy(memory), arrays), strict=True):
+        assert np.array_equal(sent.numpy(), found[name]), name
+    assert {"counts", "window"} <= {*found} and ("labels" in found) == (objective.name == "kto")
 
 
 class Parts:
@@ -250,7 +275,7 @@ def test_data_of_another_kind_are_refused_with_what_to_do(ran, jsonl, tmp_path, 
 
 
 @pytest.mark.computing
-def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(ran, jsonl, tmp_path):
+def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(ran, machine, jsonl, tmp_path):
     """What transformers and peft load gives the scores that the better answers were trained to win by."""
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -259,6 +284,7 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
     from studio.engine.exporters.exporter import ExportJob
     from studio.models.architectures import holds_score
     from studio.models.catalog import inspect_model
+    from studio.services.partners import find_partner
 
     file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
     changes = {
@@ -285,6 +311,9 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
             return float(model(input_ids=ids).logits[0, 0])
 
     assert score(adapted, "yes 3 yes") > score(adapted, "no no no") + 0.5
+    with pytest.raises(StudioError) as refusal:
+        find_partner(SimpleNamespace(runs=result.folder.path.parent), machine, result.record.run, "", None)
+    assert refusal.value.what.id == "chat.scores", "it does not answer"
     merged = next(one for one in EXPORTERS if one.name == "merged")
     target = tmp_path / "merged"
     target.mkdir()
@@ -307,3 +336,34 @@ def test_a_reward_model_of_all_weights_is_refused_before_it_starts(machine, reci
 
     wrong = change_recipe(recipe, {"objective": "reward", "adapter.method": "full"})
     assert "check.reward_full" in [one.message.id for one in check(wrong, machine, None, None)]
+
+
+@pytest.mark.computing
+def test_a_reward_model_that_was_stopped_can_be_taken_out_and_goes_on(ran, jsonl, tmp_path):
+    from studio.engine.artifact import load_artifact
+    from studio.engine.chat import Partner, save_checkpoint
+    from studio.engine.checkpoint import list_checkpoints
+    from studio.models.catalog import inspect_model
+
+    file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
+    changes = {
+        "data.source": str(file),
+        "objective": "reward",
+        "data.validation_share": 0.0,
+        "optim.epochs": 4,
+    }
+    changes |= {"optim.learning_rate": 5e-3}
+    whole, stopped = ran(changes, runs=tmp_path / "whole"), ran(changes, stop_at=4)
+    recipe = stopped.folder.read_recipe()
+    facts, plan = inspect_model(recipe.model.source), stopped.of(RunPlanned)[0].plan
+    place = max(list_checkpoints(stopped.folder.checkpoints), key=lambda one: one.step).path.name
+    partner = Partner(
+        facts=facts, plan=plan, recipe=recipe, folder=stopped.folder, record=stopped.record, place=place
+    )
+    record = save_checkpoint(partner, tmp_path / "taken")
+    taken = load_artifact(tmp_path / "taken", record, facts, plan)
+    assert float(taken.get_base_model().score.weight.abs().max()) > 0
+    resumed = ran(changes, folder=stopped.folder)
+    assert resumed.record.state == "finished", resumed.log
+    later = resumed.losses
+    assert later == pytest.approx(whole.losses[-len(later) :], abs=1e-6)

@@ -334,7 +334,7 @@ def test_here_lists_what_is_missing_or_unsuitable(tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text(
         '# words\npytest>=1\npluggy<1,>=0.1\nabsent-package>=1,<2  # why\nother; sys_platform == "win32"\ngradio>=99\n'
-        "openpyxl>=99\n",
+        "openpyxl>=99\nllguidance>=99\n",
         encoding="utf-8",
     )
     lacking = requirements.find_unsuitable(file, window=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import httpx
 import pytest
 
 from studio.core.recipe import change_recipe
@@ -214,3 +215,40 @@ def test_a_question_asked_while_the_tab_opens_waits_for_the_run(start_studio, ru
     answered(page, "tuned", 1)
     assert page.input_value("#chat-input textarea") == ""
     assert window.complaints == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_other_programs_are_answered_while_the_switch_is_on(start_studio, run, language):  # noqa: F811
+    window = start_studio(language)
+    page = window.open(language)
+    show_tab(page, "chat")
+    page.wait_for_function("window.studio.entered")
+    page.click("#chat-tab-programs-button")
+    page.click("#chat-address [data-do=address-on]")
+    page.wait_for_selector("#chat-address [data-on=yes]")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    copied = []
+    for place in range(3):
+        page.click(f"#chat-address dd >> nth={place} >> .copy")
+        page.wait_for_function("(before) => navigator.clipboard.readText().then((now) => now !== before)",
+                               arg=copied[-1] if copied else "")  # fmt: skip
+        copied.append(page.evaluate("navigator.clipboard.readText()"))
+    model, url, key = copied
+
+    def ask() -> int:
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTIONS[0]}], "max_tokens": 8}
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(f"{url}/chat/completions", json=body, headers=headers, timeout=90).status_code
+
+    assert model == run and ask() == 200
+    other = window.watch(page.context.new_page())
+    other.goto(page.url)
+    other.wait_for_function("window.studio && window.studio.entered")
+    other.click("#chat-tab-programs-button")
+    other.wait_for_selector("#chat-address [data-on=yes]")
+    assert key in other.inner_text("#chat-address"), "every page of the owner's shows the same"
+    other.close()
+    page.click("#chat-address [data-do=address-off]")
+    page.wait_for_selector("#chat-address [data-on=no]")
+    with pytest.raises(httpx.TransportError):
+        ask()

@@ -230,8 +230,8 @@ class Generator:
             short = _try(partial(self._make_arena, count))
             if short is not None and count <= pages[0]:
                 raise torch.OutOfMemoryError(str(short)) from short
-            if short is not None:
-                count = self._most_pages = max(pages[0], count // 2)
+            if short is not None:  # a half may just fit, and leave nothing to compute with
+                count = self._most_pages = max(pages[0], count // 4)
 
     def _make_arena(self, count: int) -> None:
         self._arena, self._pool = self.decoder.make_arena(count), PagePool(count)

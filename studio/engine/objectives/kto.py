@@ -93,7 +93,7 @@ class KahnemanTverskyOptimization(Objective):
         chosen, rejected = good.to(gains.dtype), (~good).to(gains.dtype)
         signs = chosen - rejected
         weights = (settings.good_weight or 1.0) * chosen + (settings.bad_weight or 1.0) * rejected
-        worth = (beta * signs * (gains - picked.window)).sigmoid()
+        worth = (beta * signs * (gains - picked.window[0])).sigmoid()
         gradient = -signs * weights * beta * worth * (1 - worth)
         counted = chosen.sum(), rejected.sum()
         metrics = {
@@ -101,7 +101,7 @@ class KahnemanTverskyOptimization(Objective):
             "rewards/rejected": (beta * (gains @ rejected), counted[1]),
             "logps/chosen": (sums @ chosen, counted[0]),
             "logps/rejected": (sums @ rejected, counted[1]),
-            "kl": (picked.window * len(gains), gains.new_full((), len(gains))),
+            "kl": (picked.window[0] * len(gains), gains.new_full((), len(gains))),
         }
         return Terms(
             loss=(weights * (1 - worth)).sum(),

@@ -45,7 +45,7 @@ class Picked:
     labels: Tensor | None = None
     """(S,) bool: whether a sequence's answer is a good one; None where the data do not say."""
     window: Tensor | None = None
-    """() float32: what Objective.measure_window() found of the whole step; None where it finds nothing."""
+    """(1,) float32: what Objective.measure_window() found of the whole step; None where it finds nothing."""
 
     def sum_sequences(self, values: Tensor) -> Tensor:
         """Return the sum of `values` (N,) over each sequence, (S,), in a fixed order: a replay gives the same bits."""

@@ -98,7 +98,7 @@ class PairObjective(Objective):
             one = compared.losses.new_ones(len(compared.losses))
             chosen = picked.spread(_alternate(one, 0 * one), tokens)
             lost = -(log_probabilities @ chosen)
-            share = self.nll_weight * picked.window
+            share = self.nll_weight * picked.window[0]
             total, gradient = total + share * lost, gradient - share * chosen
             metrics["nll_loss"] = lost, chosen.sum()
         means = sums / counts if self.averaged else sums

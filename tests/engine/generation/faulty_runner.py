@@ -107,7 +107,7 @@ def starve(model: torch.nn.Module) -> dict[str, object]:
     whole_bytes = least * generator.SLOTS * answerer._generator.decoder.page_bytes
     with open("/proc/self/statm", encoding="ascii") as file:
         now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    limit = now_bytes + whole_bytes // 4
+    limit = now_bytes + whole_bytes // 2
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     found = grow(answerer)
     return {
@@ -120,7 +120,7 @@ def starve(model: torch.nn.Module) -> dict[str, object]:
 def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1] == "memory":
-        model = make_model("llama", max_position_embeddings=8192, hidden_size=256, num_attention_heads=8)
+        model = make_model("llama", max_position_embeddings=8192, num_key_value_heads=4, head_dim=64)
         result = starve(model)
     else:
         result = break_kernel(make_model("llama"))

@@ -223,9 +223,9 @@ def test_an_arena_is_as_large_as_memory_lets_it(model, monkeypatch):
     monkeypatch.setattr(generator.decoder, "make_arena", make)
     found = complete(*PROMPTS)
     run(generator, found, [])
-    assert asked == [128, 64, 32] and {one.reason for one in found} == {"limit"}
+    assert asked == [128, 32] and {one.reason for one in found} == {"limit"}
     run(generator, complete(*PROMPTS), [])
-    assert len(asked) == 3, "what was learned is not asked again"
+    assert len(asked) == 2, "what was learned is not asked again"
 
 
 def test_what_is_told_of_each_token_is_the_models_own(model):

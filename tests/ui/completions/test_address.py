@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from studio.core.recipe import change_recipe
 from studio.services.desk import Desk
 from studio.ui.auth import connections
+from studio.ui.auth.rate_limit import ALLOWANCES
 from studio.ui.completions import app as completions_app
 from studio.ui.completions.app import BODY_BYTES, Completions, Limits
 from studio.ui.completions.served import EveryRun, OneModel
@@ -254,6 +257,13 @@ def test_what_changes_nothing_is_taken(shop):
     assert ask(shop, temperature=0, messages=[{"role": "user", "content": parts}]).json()["choices"] == whole
 
 
+def test_a_schema_without_the_package_that_keeps_to_it_is_refused_by_its_name(shop, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    answer = ask(shop, response_format={"type": "json_object"})
+    assert answer.status_code == 400 and "llguidance" in answer.json()["error"]["message"]
+    assert ask(shop).status_code == 200
+
+
 def test_a_talk_beyond_the_models_length_is_refused_and_the_others_go_on(shop, client):
     found = []
     long = [{"role": "user", "content": "x" * 5000}]
@@ -306,7 +316,7 @@ def test_100_mb_in_chunks_are_cut_off(shop):
     assert status == 413 and ask(shop).status_code == 200
 
 
-def test_only_the_key_opens_it_and_only_under_its_own_name(shop):
+def test_only_the_key_opens_it_and_only_under_its_own_name(shop, monkeypatch):
     for key in ("", "Bearer", "Bearer x", "Basic " + shop[3].key, "Bearer " + shop[3].key + "x"):
         answer = send(shop, "GET", "/v1/models", authorization=key)
         assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
@@ -315,7 +325,9 @@ def test_only_the_key_opens_it_and_only_under_its_own_name(shop):
     assert send(shop, "GET", "/v1/chat/completions").status_code == 405
     assert send(shop, "POST", "/v1/embeddings", b"{}").status_code == 404
     assert send(shop, "POST", "/v1/completions", b"a=b", content_type="text/plain").status_code == 415
-    statuses = [send(shop, "GET", "/v1/models", authorization="Bearer x").status_code for _ in range(80)]
+    # As usual, but that no time passes: a busy machine is slower than its allowance.
+    monkeypatch.setitem(ALLOWANCES, "stranger", replace(ALLOWANCES["stranger"], rate=0.0))
+    statuses = [send(shop, "GET", "/v1/models", authorization="Bearer x").status_code for _ in range(70)]
     assert set(statuses) == {401, 429}, "guessing is slowed down"
     assert send(shop, "GET", "/v1/models").status_code == 200, "and whoever has the key is not"
 

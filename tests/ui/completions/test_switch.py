@@ -16,6 +16,7 @@ from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import change_recipe
 from studio.services.desk import Desk
 from studio.services.idle_restart import IdleRestart
+from studio.ui.auth.middleware import _is_open
 from studio.ui.auth.owner import Keys
 from studio.ui.context import Context
 from studio.ui.tabs.chat.programs import ProgramAddress, write_examples
@@ -135,3 +136,8 @@ def test_the_examples_on_the_card_work(shop, context, programs):
         [sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=True
     )
     assert said.stdout
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/v1/"])
+def test_guests_do_not_reach_the_answers_for_programs(path):
+    assert _is_open(path, "owner") and not _is_open(path, "viewer")
