@@ -64,7 +64,7 @@ def answer_by_generate(
             [[0] * (width - len(prompts[place])) + [1] * len(prompts[place]) for place in some]
         )
         settings = GenerationConfig(
-            max_new_tokens=tokens, do_sample=False, pad_token_id=pad, eos_token_id=ends or None
+            max_new_tokens=tokens, do_sample=False, pad_token_id=pad, eos_token_id=ends or [-1]
         )
         out = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
         for place, row in zip(some, out[:, width:].tolist(), strict=True):
