@@ -143,7 +143,7 @@ def list_paths(found, prefix: str = "") -> list[str]:
 
 def test_every_address_that_we_open_is_one_of_gradios(window):
     served = list_paths(gr.routes.App.create_app(window).routes)
-    for path in routes.WORKING:
+    for path in (one for one in routes.WORKING if one != routes.ANSWERS):  # that one is the studio's own
         known = any(one.startswith(path.rstrip("/=")) for one in served)
         assert known, changed(f"{path} is not served any more", "routes.py")
 
