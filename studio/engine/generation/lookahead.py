@@ -21,7 +21,7 @@ MATCHED_TOKENS = (4, 3, 2)
 CHOICES = (0, 1, 2, 3, 5, 7)
 """Tokens guessed for each sequence: a processor reads 4 rows as fast as 1."""
 MOST_KNOWN = 200_000
-"""Places of other answers: some 40 MB."""
+"""Places of other answers: some 40 MB, reckoned."""
 FIRST_SHARE = 0.6
 """Of guessed tokens that are right, before any was seen."""
 LEARNED = 0.1
