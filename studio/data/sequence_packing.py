@@ -60,6 +60,26 @@ class LazySequence(Sequence[Example]):
         return self.make(place % len(self))
 
 
+class WrappedExamples(LazySequence):
+    """Other examples, each changed as it is asked for; a subclass says how in make()."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [examples]"""
+        return measure_lengths(self.examples)
+
+    @property
+    def documents(self) -> np.ndarray:
+        """int64 [examples]"""
+        return count_documents(self.examples)
+
+
 class Packed(LazySequence):
     """Rows of several examples each."""
 

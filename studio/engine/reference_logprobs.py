@@ -20,8 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.data.sequence_packing import (
     Example,
-    LazySequence,
-    count_documents,
+    WrappedExamples,
     count_trained,
     document_starts,
     measure_lengths,
@@ -32,7 +31,7 @@ from studio.engine.trainer import Trainer
 FILE = "reference.safetensors"
 
 
-class WithReference(LazySequence):
+class WithReference(WrappedExamples):
     """Examples with the log-probabilities that were stored of their tokens."""
 
     def __init__(
@@ -46,20 +45,8 @@ class WithReference(LazySequence):
 
         companions: what is scored beside each example, with its own log-probabilities.
         """
-        self.examples, self.values, self.edges, self.companions = examples, values, edges, companions
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [examples]"""
-        return measure_lengths(self.examples)
-
-    @property
-    def documents(self) -> np.ndarray:
-        """int64 [examples]"""
-        return count_documents(self.examples)
+        super().__init__(examples)
+        self.values, self.edges, self.companions = values, edges, companions
 
     def make(self, i: int) -> Example:
         """Return example `i`."""

@@ -22,12 +22,12 @@ from studio.core.errors import StudioError
 from studio.core.i18n import LANGUAGES, text
 from studio.machine.addresses import bind_port
 from studio.ui.auth.backends import Doors, PhraseDoor
-from studio.ui.auth.connections import AcceptErrors
+from studio.ui.auth.connections import AcceptErrors, make_server
 from studio.ui.auth.login import choose_words
 from studio.ui.auth.middleware import Gate, Receive, Scope, Send
 from studio.ui.context import Context
 from studio.ui.guest.page import Quota, build_guest
-from studio.ui.shell.launch import make_app, make_server
+from studio.ui.shell.launch import make_app
 from studio.ui.shell.unheard import has_room
 
 PORTS = range(7960, 8060)

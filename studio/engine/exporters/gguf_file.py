@@ -247,7 +247,10 @@ def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, f
         if checked
         else "The studio read it again: same tokens and weights. llama.cpp was not there to open it."
     )
-    told += f" {rows} of the run's rows said which columns matter most." if rows else ""
+    if rows:
+        told += f" {rows} of the run's rows said which columns matter most."
+    elif mix.usual.endswith("_K"):
+        told += " The run's rows were not there any more to say which columns matter most."
     uses = (
         f"- Ollama: `ollama create {path.stem.lower()} -f Modelfile`, then `ollama run {path.stem.lower()}`",
         f"- LM Studio: `lms import {path.name}`",

@@ -11,15 +11,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from studio.core.events import Metric
 from studio.data.sequence_packing import (
     Example,
-    LazySequence,
-    count_documents,
+    WrappedExamples,
     document_starts,
-    measure_lengths,
 )
 from studio.engine.objectives.pairs import NLL, REWARDS, Compared, PairObjective, Sides
 
@@ -80,24 +76,8 @@ def _log_odds(mean: Tensor) -> tuple[Tensor, Tensor]:
     return held - rest.log(), (mean < MOST) / rest
 
 
-class WithPrompts(LazySequence):
+class WithPrompts(WrappedExamples):
     """Pairs whose chosen sequence is learned from its second token on; `answers` says where its answer stands."""
-
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [examples]"""
-        return measure_lengths(self.examples)
-
-    @property
-    def documents(self) -> np.ndarray:
-        """int64 [examples]"""
-        return count_documents(self.examples)
 
     def make(self, i: int) -> Example:
         """Return example `i`."""

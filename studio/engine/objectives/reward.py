@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studio.core.events import Metric
-from studio.data.sequence_packing import Example, LazySequence, count_documents, measure_lengths
+from studio.data.sequence_packing import Example, WrappedExamples
 from studio.engine.objectives.objective import Objective, Picked, Terms
 
 if TYPE_CHECKING:
@@ -61,24 +61,13 @@ class RewardModel(Objective):
         return Terms(loss=losses.sum(), gradient=gradient, metrics=metrics)
 
 
-class WithLastPlaces(LazySequence):
+class WithLastPlaces(WrappedExamples):
     """Sequences with one token more, behind which nothing is read: the place before it is the last token's."""
-
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return len(self.examples)
 
     @property
     def lengths(self) -> np.ndarray:
         """int64 [examples]"""
-        return measure_lengths(self.examples) + self.documents
-
-    @property
-    def documents(self) -> np.ndarray:
-        """int64 [examples]"""
-        return count_documents(self.examples)
+        return super().lengths + self.documents
 
     def make(self, i: int) -> Example:
         """Return example `i`."""

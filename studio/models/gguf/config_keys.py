@@ -7,7 +7,7 @@ Whether a file says all that a config does is not decided here: the written file
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from studio.models.gguf.rope import stretch_llama3
@@ -63,10 +63,10 @@ class Unsaid(Exception):
     """A GGUF file has no place for a setting of a config; the text is its name."""
 
 
-def list_keys(family: str, config: Mapping[str, Any], names: Collection[str]) -> tuple[Keys, Keys]:
+def list_keys(family: str, config: Mapping[str, Any]) -> tuple[Keys, Keys]:
     """Return the keys of an architecture without its name in front, and short tensors of factors by their names.
 
-    `family`: transformers' model_type; `config`: that of the language model as a dict; `names`: of its weights.
+    `family`: transformers' model_type; `config`: that of the language model as a dict.
     Raises Unsaid, and KeyError for a setting that llama.cpp wants and the config lacks.
     """
     keys = {key: config[name] for name, key in KEPT.items() if config.get(name) is not None}
@@ -81,7 +81,7 @@ def list_keys(family: str, config: Mapping[str, Any], names: Collection[str]) ->
     if "rope_type" in rope or "rope_theta" in rope:
         factors = _add_rope(keys, rope, head_dim, config)
     if family in SPECIAL:
-        factors |= SPECIAL[family](keys, config, names) or {}
+        factors |= SPECIAL[family](keys, config) or {}
     return {key: value for key, value in keys.items() if value is not None}, factors
 
 
@@ -134,7 +134,7 @@ def _list_windows(config: Mapping[str, Any]) -> list[bool]:
     return [kind == WINDOWED for kind in config["layer_types"]]
 
 
-def _add_gemma3(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> Keys:
+def _add_gemma3(keys: Keys, config: Mapping[str, Any]) -> Keys:
     rope = config["rope_parameters"]
     factors = _add_rope(keys, rope["full_attention"], config["head_dim"], config)
     keys["rope.freq_base_swa"] = float(rope[WINDOWED]["rope_theta"])
@@ -149,7 +149,7 @@ def _read_layer(config: Mapping[str, Any], number: int, name: str, usual: Any) -
     return (layers.get(str(number)) or layers.get(number) or {}).get(name, usual)
 
 
-def _add_gemma4(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> Keys:
+def _add_gemma4(keys: Keys, config: Mapping[str, Any]) -> Keys:
     import numpy as np
 
     rope, windows = config["rope_parameters"], _list_windows(config)
@@ -183,18 +183,18 @@ def _add_gemma4(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -
     return {"rope_freqs.weight": np.asarray([1.0] * turned + [1e30] * (wide // 2 - turned), dtype=np.float32)}
 
 
-def _add_exaone4(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_exaone4(keys: Keys, config: Mapping[str, Any]) -> None:
     if config.get("sliding_window") and (config["num_hidden_layers"], config["sliding_window"]) != (64, 4096):
         raise Unsaid("sliding_window")  # llama.cpp knows the windows of the 32B model alone, by its 64 layers
 
 
-def _add_windows(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_windows(keys: Keys, config: Mapping[str, Any]) -> None:
     if not config.get("sliding_window"):
         return
     keys["attention.sliding_window_pattern"] = _list_windows(config)
 
 
-def _add_phi3(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_phi3(keys: Keys, config: Mapping[str, Any]) -> None:
     keys["attention.sliding_window"] = config.get("sliding_window") or 0
     keys.setdefault(
         "rope.scaling.original_context_length",
@@ -202,30 +202,30 @@ def _add_phi3(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> 
     )
 
 
-def _add_ministral3(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_ministral3(keys: Keys, config: Mapping[str, Any]) -> None:
     rope = config["rope_parameters"]
     keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
     keys["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
 
 
-def _add_layer_norms(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_layer_norms(keys: Keys, config: Mapping[str, Any]) -> None:
     keys["use_parallel_residual"] = bool(config.get("use_parallel_residual", True))
 
 
-def _add_experts(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_experts(keys: Keys, config: Mapping[str, Any]) -> None:
     keys["expert_weights_norm"] = bool(config["norm_topk_prob"])
     keys["expert_gating_func"] = 2  # scores one by one, by the sigmoid
 
 
-def _add_shared_expert(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_shared_expert(keys: Keys, config: Mapping[str, Any]) -> None:
     keys.setdefault("feed_forward_length", config["shared_expert_intermediate_size"])
 
 
-def _add_gpt_oss(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_gpt_oss(keys: Keys, config: Mapping[str, Any]) -> None:
     keys["expert_feed_forward_length"] = config["intermediate_size"]
 
 
-def _add_lfm2(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_lfm2(keys: Keys, config: Mapping[str, Any]) -> None:
     heads = config["num_key_value_heads"]
     keys["attention.head_count_kv"] = [
         heads if kind == "full_attention" else 0 for kind in config["layer_types"]
@@ -233,7 +233,7 @@ def _add_lfm2(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> 
     # A folder's config may name the width before it is rounded (`block_auto_adjust_ff_dim`): the matrix has it.
 
 
-def _add_qwen35(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_qwen35(keys: Keys, config: Mapping[str, Any]) -> None:
     keys["ssm.inner_size"] = config["linear_num_value_heads"] * config["linear_value_head_dim"]
     rope = config["rope_parameters"]
     if rope.get("mrope_section"):
@@ -246,7 +246,7 @@ def _add_qwen35(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -
         keys.setdefault("feed_forward_length", config["shared_expert_intermediate_size"])
 
 
-def _add_latent(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -> None:
+def _add_latent(keys: Keys, config: Mapping[str, Any]) -> None:
     turned, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
     keys |= {
         "rope.dimension_count": turned,
@@ -263,7 +263,7 @@ def _add_latent(keys: Keys, config: Mapping[str, Any], names: Collection[str]) -
         keys["rope.scaling.yarn_log_multiplier"] = 0.1 * float(rope["mscale_all_dim"])
 
 
-Add = Callable[[Keys, Mapping[str, Any], Collection[str]], Keys | None]
+Add = Callable[[Keys, Mapping[str, Any]], Keys | None]
 SPECIAL: Mapping[str, Add] = {
     "gemma3_text": _add_gemma3,
     "gemma4_text": _add_gemma4,

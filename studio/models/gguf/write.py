@@ -87,7 +87,7 @@ def plan_file(folder: Path, mix: TypeMix, name: str, file: str) -> FilePlan:
     tensors = list_stored(family, shapes, config, file)
     rows = next(one.shape[0] for one in tensors if one.name == "token_embd.weight")
     try:
-        keys, factors = list_keys(family.model_type, config, shapes)
+        keys, factors = list_keys(family.model_type, config)
     except (Unsaid, KeyError) as error:
         setting = str(error.args[0])
         raise refuse("not_said", file, setting=setting, value=str(config.get(setting))[:60]) from error

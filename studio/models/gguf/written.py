@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from studio.models.gguf.config_keys import scale_longrope
 from studio.models.gguf.decode import decode
 from studio.models.gguf.families import build_config
+from studio.models.gguf.file_tensors import build_stored
 from studio.models.gguf.header import read_header, refuse
 from studio.models.gguf.keys import GgufKeys
 from studio.models.gguf.tokenizer import STRINGS, write_tokenizer
@@ -27,7 +29,7 @@ IGNORED = frozenset(
     "is_encoder_decoder output_attentions output_hidden_states return_dict problem_type chunk_size_feed_forward "
     "id2label label2id embd_pdrop resid_pdrop attention_bias mlp_bias use_bias use_qkv_bias output_router_logits "
     "router_aux_loss_coef router_jitter_noise aux_loss_alpha seq_aux layer_norm_bias max_window_layers "
-    "hidden_dropout residual_dropout embedding_dropout tie_encoder_decoder use_bidirectional_attention "
+    "hidden_dropout residual_dropout embedding_dropout tie_encoder_decoder "
     "vocab_size_per_layer_input use_sliding_window quantization_config head_dim default_theta "
     "moe_layer_start_index num_nextn_predict_layers mtp_num_hidden_layers block_auto_adjust_ff_dim".split()
 )
@@ -103,11 +105,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _compare_weights(plan: FilePlan, path: Path) -> None:
     """Hold every tensor's numbers against those that it was packed from."""
-    from contextlib import ExitStack
-
     import torch
-
-    from studio.models.gguf.file_tensors import build_stored
 
     header = read_header(path)
     with ExitStack() as stack:

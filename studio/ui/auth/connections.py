@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 300
@@ -98,3 +99,21 @@ class AcceptErrors:
         if loop.time() - self._said_s >= SAY_S:
             self._said_s = loop.time()
             print(self._say("ui.serve.crowd"), flush=True)
+
+
+def make_server(app: Callable, *, lifespan: str, farewell_s: int) -> uvicorn.Server:
+    """Return a server that believes no header about where a request comes from; `farewell_s`: patience at its end."""
+    config = uvicorn.Config(
+        app,
+        lifespan=lifespan,
+        http=Connection,
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_level="critical",
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=farewell_s,
+    )
+    return uvicorn.Server(config)

@@ -9,12 +9,10 @@ import socket
 import threading
 import time
 
-import uvicorn
-
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue, text
 from studio.machine.addresses import bind_port
-from studio.ui.auth.connections import CONNECTIONS, KNOWN, AcceptErrors, Connection
+from studio.ui.auth.connections import KNOWN, AcceptErrors, make_server
 from studio.ui.auth.rate_limit import RateLimits
 from studio.ui.completions.app import Completions, Receive, Scope, Send, send_json
 from studio.ui.completions.refusal import HttpRefusal
@@ -82,7 +80,9 @@ class AddressServer:
             what = text("serve.port", host=host, port=port or f"{PORTS.start}-{PORTS.stop - 1}")
             raise StudioError(what, text("serve.port.why"), text("serve.port.fix"))
         self.port = found.getsockname()[1]
-        self._server = _make_server(KeyGate(app, self.key, host, self.port))
+        self._server = make_server(
+            KeyGate(app, self.key, host, self.port), lifespan="off", farewell_s=FAREWELL_S
+        )
         self._thread = threading.Thread(target=self._serve, args=(found, app), name="address", daemon=True)
         self._thread.start()
         until_s = time.monotonic() + PATIENCE_S
@@ -108,22 +108,3 @@ class AddressServer:
             await self._server.serve([found])
 
         asyncio.run(run())
-
-
-def _make_server(app: KeyGate) -> uvicorn.Server:
-    """Return a server that believes no header about where a request comes from, and says nothing of what it is."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            http=Connection,
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            access_log=False,
-            log_level="critical",
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=FAREWELL_S,
-        )
-    )

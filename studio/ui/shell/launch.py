@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +105,3 @@ def make_app(blocks: gr.Blocks, blocked: Path) -> FastAPI:
         theme=make_theme(),
         **_keep_quiet(),
     )
-
-
-def make_server(app: Callable, *, lifespan: str, farewell_s: int) -> uvicorn.Server:
-    """Return a server that believes no header about where a request comes from; `farewell_s`: patience at its end."""
-    config = uvicorn.Config(
-        app,
-        lifespan=lifespan,
-        http=Connection,
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        access_log=False,
-        log_level="critical",
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=farewell_s,
-    )
-    return uvicorn.Server(config)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
+import openai
 import pytest
 
 from studio.core.recipe import change_recipe
@@ -21,8 +22,6 @@ from studio.ui.completions import app as completions_app
 from studio.ui.completions.app import BODY_BYTES, Completions, Limits
 from studio.ui.completions.served import EveryRun, OneModel
 from studio.ui.completions.server import AddressServer
-
-openai = pytest.importorskip("openai", reason="it is in requirements-dev.txt")
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 MOST_TOKENS = 100

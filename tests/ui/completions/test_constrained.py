@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import openai
 import pytest
 
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
@@ -13,9 +14,6 @@ from studio.ui.completions.served import OneModel
 from studio.ui.completions.server import AddressServer
 from tests.conftest import make_model
 from tests.engine.generation.test_tool_calls import TEMPLATES
-
-openai = pytest.importorskip("openai", reason="it is in requirements-dev.txt")
-pytest.importorskip("llguidance", reason="it is in requirements.txt")
 
 QUESTION = [{"role": "user", "content": "say 3"}]
 SCHEMA = {
