@@ -3,7 +3,8 @@
 `python -m studio.models.gguf.llama_cpp FILE` reads {"texts": [..], "chats": [[{role, content}, ..] or
 {"messages", "tools"}, ..], "prompts": [[id, ..], ..], "answers": [[[id, ..], count], ..]} as JSON and answers as JSON:
 the token ids of each text, each chat as llama.cpp renders it, the log-probabilities of the token behind each prompt,
-and what it says to each prompt, greedily, in so many tokens. Its library takes 100 MB and ends the process where a file is damaged.
+and what it says to each prompt, greedily, in so many tokens. Its library takes 100 MB and ends the process where
+a file is damaged.
 """
 
 from __future__ import annotations
