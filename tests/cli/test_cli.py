@@ -161,7 +161,8 @@ def test_a_gguf_file_answers_in_llama_cpp_as_the_run_does(trained, ask):
     assert {path.name for path in folder.iterdir()} >= {"Modelfile", "README.md", file.name}
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "xllamacpp" in card and "nats" in card and str(folder) not in card
-    assert f"FROM ./{file.name}" in (folder / "Modelfile").read_text(encoding="utf-8")
+    modelfile = (folder / "Modelfile").read_text(encoding="utf-8")
+    assert f"FROM ./{file.name}" in modelfile and "PARAMETER num_ctx" in modelfile
     chat = [[{"role": "user", "content": "Hi"}]]
     assert "Hi" in ask_llama_cpp(file, {"chats": chat})["rendered"][0]
     assert (

@@ -9,8 +9,9 @@ from studio.engine.exporters.adapter import ADAPTER
 from studio.engine.exporters.exporter import Exporter
 from studio.engine.exporters.gguf_file import GGUFS
 from studio.engine.exporters.merged import MERGED
+from studio.engine.exporters.ollama import OLLAMA
 
-EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, *GGUFS)
+EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, OLLAMA, *GGUFS)
 
 
 def get_exporter(name: str) -> Exporter | None:

@@ -1,9 +1,10 @@
 """Asks llama.cpp itself about a file, by its Python package xllamacpp (MIT), in a process of its own.
 
-`python -m studio.models.gguf.llama_cpp FILE` reads {"texts": [..], "chats": [[{role, content}, ..], ..],
-"prompts": [[id, ..], ..], "answers": [[[id, ..], count], ..]} as JSON and answers as JSON: the token ids of each text,
-each chat as llama.cpp renders it, the log-probabilities of the token behind each prompt, and what it says to each
-prompt, greedily, in so many tokens. Its library takes 100 MB and ends the process where a file is damaged.
+`python -m studio.models.gguf.llama_cpp FILE` reads {"texts": [..], "chats": [[{role, content}, ..] or
+{"messages", "tools"}, ..], "prompts": [[id, ..], ..], "answers": [[[id, ..], count], ..]} as JSON and answers as JSON:
+the token ids of each text, each chat as llama.cpp renders it, the log-probabilities of the token behind each prompt,
+and what it says to each prompt, greedily, in so many tokens. Its library takes 100 MB and ends the process where
+a file is damaged.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _answer(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
         for words in questions.get("texts", ())
     ]
     rendered = [
-        server.post("/apply-template", {"messages": chat})["prompt"] for chat in questions.get("chats", ())
+        server.post("/apply-template", chat if isinstance(chat, dict) else {"messages": chat})["prompt"]
+        for chat in questions.get("chats", ())
     ]
     bare = {"samplers": [], "cache_prompt": False}
     greedy = {"samplers": ["top_k"], "top_k": 1, "cache_prompt": False}
