@@ -15,8 +15,6 @@ from studio.core.recipe import DatasetSpec, RewardSpec
 from studio.machine.workspace import Workspace
 
 BAR_WIDTH = 30
-SHOWN_CHARACTERS = 60
-TUNED = "tuned"
 
 
 def reward(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
@@ -186,6 +184,7 @@ def _list(console: Console) -> int:
     found = [
         {
             "name": kind.name if kind is not Code else "file:PATH",
+            "title": text(f"reward.{kind.name}"),
             "about": text(f"reward.{kind.name}.about"),
             "options": {
                 knob.path: "" if knob.required else write_option(knob.default) for knob in list_options(kind)

@@ -54,7 +54,7 @@ class TrialCase:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Histogram:
+class ScoreHistogram:
     """How many scores lie in each of equal parts from `low` to `high`."""
 
     low: float
@@ -78,7 +78,7 @@ class RewardTrial:
     sampled: int
     """Answers of the model that have a score."""
     mean: float | None
-    histogram: Histogram | None
+    histogram: ScoreHistogram | None
     equal_groups: float | None
     """The share of rows whose answers all score the same; None without two answers to a row."""
     deviation: float | None
@@ -110,7 +110,7 @@ def try_rewards(
     """
     given = [row for row in rows if row.asked.answer]
     form, pairs = _choose_form(rewards, given) if given else (FORMS[0], [])
-    cases = [case for pair in pairs for case in pair]
+    cases = [case for pair in pairs for case in pair if case is not None]
     for kind in ("empty", "cut"):
         cases += _score(rewards, [(row.number, _change(row.asked, kind, form)) for row in given], kind)
     samples = [(row.number, one) for row in rows for one in row.samples]
@@ -145,17 +145,17 @@ def try_rewards(
     return _judge(_measure_groups(trial, judged), compares)
 
 
-def count_bins(totals: Sequence[float]) -> Histogram | None:
-    """Return the Histogram of `totals`, of one part where they are all the same; None without any."""
+def count_bins(totals: Sequence[float]) -> ScoreHistogram | None:
+    """Return the ScoreHistogram of `totals`, of one part where they are all the same; None without any."""
     if not totals:
         return None
     low, high = min(totals), max(totals)
     if low == high:
-        return Histogram(low=low, high=high, counts=(len(totals),))
+        return ScoreHistogram(low=low, high=high, counts=(len(totals),))
     counts = [0] * BINS
     for total in totals:
         counts[min(BINS - 1, int((total - low) / (high - low) * BINS))] += 1
-    return Histogram(low=low, high=high, counts=tuple(counts))
+    return ScoreHistogram(low=low, high=high, counts=tuple(counts))
 
 
 def _choose_form(

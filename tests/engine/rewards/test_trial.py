@@ -97,6 +97,15 @@ def test_nothing_to_compare_with_is_refused(tmp_path):
     assert "no row" in english(attempt(tmp_path, "exact", []).refused)
 
 
+def test_rows_that_all_have_one_answer_cannot_be_compared(tmp_path):
+    trial = attempt(tmp_path, "exact", rows("{}", answers=["yes", "yes"]))
+    assert (
+        trial.wins is None
+        and trial.refused is None
+        and "no given answers that differ" in english(trial.warnings[0])
+    )
+
+
 def test_a_reward_that_always_fails_is_refused_with_its_words(tmp_path):
     trial = attempt(tmp_path, code(tmp_path, "def f(completions, **more): return [1 / 0]"), rows())
     assert "ZeroDivisionError: division by zero (line 1)" in english(trial.refused)
