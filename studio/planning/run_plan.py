@@ -67,17 +67,21 @@ def plan(
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
-    asked = {
-        "magnitudes": trains_magnitudes(recipe), "fp8": fp8.value, "grouped_matmul": model.expert_parameters,
-        "gated_delta": has_delta_rule(model),
-    }  # fmt: skip
-    for op in NEEDS_DOTS_WHERE_ASKED:
-        if asked[op]:
-            fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
-            draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
+    for op in find_asked_ops(recipe, model, fp8=fp8.value):
+        fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
+        draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)
+
+
+def find_asked_ops(recipe: Recipe, model: ModelFacts, *, fp8: bool) -> tuple[str, ...]:
+    """Return the ops beside OPS that a run of `recipe` asks for; `fp8`: whether it multiplies in 8 bits."""
+    asked = {
+        "magnitudes": trains_magnitudes(recipe), "fp8": fp8, "grouped_matmul": bool(model.expert_parameters),
+        "gated_delta": has_delta_rule(model),
+    }  # fmt: skip
+    return tuple(op for op in NEEDS_DOTS_WHERE_ASKED if asked[op])
 
 
 def plan_memory(
