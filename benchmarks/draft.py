@@ -7,7 +7,8 @@ from typing import Any
 from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import literal
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe
-from studio.planning.run_plan import OPS, find_asked_ops
+from studio.planning.decoder_shape import find_asked_ops
+from studio.planning.run_plan import OPS
 
 
 def draft_run(

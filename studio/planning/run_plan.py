@@ -15,12 +15,11 @@ from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.models.rope_scaling import count_positions, name_scaling
 from studio.planning.backend_table import (
     NEEDS_DOTS,
-    NEEDS_DOTS_WHERE_ASKED,
     Backend,
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import count_sequences, has_delta_rule, read_decoder, trains_magnitudes
+from studio.planning.decoder_shape import count_sequences, find_asked_ops, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -73,15 +72,6 @@ def plan(
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)
-
-
-def find_asked_ops(recipe: Recipe, model: ModelFacts, *, fp8: bool) -> tuple[str, ...]:
-    """Return the ops beside OPS that a run of `recipe` asks for; `fp8`: whether it multiplies in 8 bits."""
-    asked = {
-        "magnitudes": trains_magnitudes(recipe), "fp8": fp8, "grouped_matmul": bool(model.expert_parameters),
-        "gated_delta": has_delta_rule(model),
-    }  # fmt: skip
-    return tuple(op for op in NEEDS_DOTS_WHERE_ASKED if asked[op])
 
 
 def plan_memory(
