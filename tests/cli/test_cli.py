@@ -169,6 +169,17 @@ def test_a_gguf_file_answers_in_llama_cpp_as_the_run_does(trained, ask):
     )
 
 
+@pytest.mark.computing
+def test_an_adapter_for_llama_cpp_and_a_model_for_ollama(trained, ask):
+    folder = Path(ask("export", trained[0]["run"], "--to", "adapter_gguf")["path"])
+    (file,) = folder.glob("*.gguf")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "nats a token from the trained model" in card and f"--lora {file.name}" in card
+    folder = Path(ask("export", trained[0]["run"], "--to", "ollama")["path"])
+    assert {"Modelfile", "README.md"} < {path.name for path in folder.iterdir()}
+    assert "Q4_K_M" in next(folder.glob("*.gguf")).name
+
+
 def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):
     folder = tmp_path / "out"
     assert ask("export", trained[0]["run"], "--folder", folder)["path"] == str(folder)

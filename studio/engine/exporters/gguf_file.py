@@ -182,6 +182,19 @@ class FolderAnswers:
         prompts = [tokenizer(words)["input_ids"] for words in PROMPTS]
         return cls(type(model), prompts, _predict(model, prompts))
 
+    def list_kl(self, found: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+        """Return the KL of llama.cpp's next tokens from these, for each prompt that it did not end at."""
+        import torch
+
+        shares = []
+        for one, listed in zip(self.shares, found, strict=True):
+            if listed:
+                other = torch.full_like(one, -50.0)
+                ids, logs = zip(*listed, strict=True)
+                other[torch.tensor(ids)] = torch.tensor(logs)
+                shares.append(float((one.exp() * (one - other)).sum()))
+        return shares
+
 
 def _predict(model: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
     import torch
@@ -229,17 +242,9 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswe
 
 def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers) -> tuple[float, float]:
     """Return the largest KL from the folder's next token: of llama.cpp's, and of the packed weights in PyTorch."""
-    import torch
-
     from studio.models.gguf.written import load_written
 
-    shares = []
-    for one, listed in zip(wanted.shares, found, strict=True):
-        if listed:  # nothing where the answer would end at once
-            other = torch.full_like(one, -50.0)
-            ids, logs = zip(*listed, strict=True)
-            other[torch.tensor(ids)] = torch.tensor(logs)
-            shares.append(float((one.exp() * (one - other)).sum()))
+    shares = wanted.list_kl(found)
     opened = _predict(load_written(plan, path, wanted.kind), wanted.prompts)
     packed = [
         float((one.exp() * (one - other)).sum()) for one, other in zip(wanted.shares, opened, strict=True)
