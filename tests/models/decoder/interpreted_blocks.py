@@ -30,9 +30,9 @@ def main(families: list[str]) -> int:
         return 1
     torch.set_num_threads(1)
     for family in families:
+        exact, model = make_model(family).double(), make_model(family)
         with in_double():
-            loss, truth = stock(make_model(family).double(), 1.0)
-        model = make_model(family)
+            loss, truth = stock(exact, 1.0)
         own = stock(model, 1.0)[1]
         decoder = take_over(unwrap(model), bind(dict.fromkeys(OPS, "triton")), dtype=torch.float32)
         found, mine = ours(model, decoder, 1.0)
