@@ -30,6 +30,7 @@ class DecoderStep:
     def __init__(self, decoder: Decoder, *, objective: Objective, pad_id: int, packing: bool = True) -> None:
         """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
         self.decoder = decoder
+        decoder.temperature = objective.temperature
         self.objective = objective
         self._packing = packing
         self.pad_id = pad_id

@@ -20,7 +20,7 @@ from studio.engine.build import load_fast, make_step
 from studio.engine.checkpoint import require_space, save_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.fault_recovery import Recovery
-from studio.engine.objectives import get_objective
+from studio.engine.objectives import read_objective
 from studio.engine.objectives.objective import Objective
 from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
@@ -45,7 +45,7 @@ def load(run: Run, prepared: Prepared) -> Training:
     """
     with run.phase("load"):
         facts, data = prepared.facts, prepared.data
-        objective = get_objective(data.method, run.recipe.preference).fit(data.train)
+        objective = read_objective(data.method, run.recipe).fit(data.train)
         recipe = run.recipe = _settle(run, objective)
         gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
         if gpu is not None and budget_bytes:
