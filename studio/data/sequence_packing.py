@@ -191,6 +191,7 @@ def cut_example(example: Example, most: int, trained: np.ndarray) -> Example:
         None if example.reference is None else example.reference[:most],
         example.label,
         None if example.answers is None else np.ones(most, dtype=bool),
+        drawn=None if example.drawn is None else Drawn(example.drawn.advantage, example.drawn.share),
     )
 
 

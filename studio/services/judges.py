@@ -10,7 +10,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
-from studio.core.metrics.metric import Answered
+from studio.core.metrics.metric import AnsweredRow
 from studio.hub.chat_client import ChatClient
 from studio.services.chat_service import ChatService
 from studio.services.evaluation_result import Contender
@@ -41,7 +41,7 @@ class AddressJudge:
 
     def judge(
         self,
-        rows: Sequence[Answered],
+        rows: Sequence[AnsweredRow],
         on_verdict: Callable[[int, Any], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -64,7 +64,7 @@ class LocalJudge:
 
     def judge(
         self,
-        rows: Sequence[Answered],
+        rows: Sequence[AnsweredRow],
         on_verdict: Callable[[int, Any], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -107,7 +107,7 @@ def read_rubric(path: Path) -> str:
     return words
 
 
-def write_case(row: Answered, rubric: str) -> list[dict[str, str]]:
+def write_case(row: AnsweredRow, rubric: str) -> list[dict[str, str]]:
     """Return the messages that ask for a verdict."""
     expected = f"\nAnswer that is right:\n{row.expected}\n" if row.expected else ""
     case = CASE.format(prompt=row.prompt, expected=expected, given=row.given)

@@ -97,6 +97,11 @@ class GroupRelativePolicyOptimization(Objective):
         return self.settings.temperature
 
     @property
+    def updates(self) -> int:
+        """See Objective."""
+        return self.settings.updates
+
+    @property
     def beta(self) -> float:
         """How much the distance from the start counts in the loss; RLOO has it in the reward."""
         return 0.0 if self.variant.of == "sum" else self.settings.beta

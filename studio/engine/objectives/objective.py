@@ -83,6 +83,8 @@ class Objective:
     usual_rates: tuple[float, float] | None = None
     """The learning rates for an adapter and for all weights where nobody set one; None: the recipe's default."""
     usual_beta = 0.1
+    updates = 1
+    """Steps that are taken with the same examples, one after another."""
     sequences = 1
     """Sequences of an example, which stand behind each other as its documents; they are never parted."""
     temperature = 1.0
