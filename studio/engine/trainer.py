@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -39,7 +39,7 @@ from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
 from studio.engine.scoring import add_measured
-from studio.engine.train_state import TrainState
+from studio.engine.train_state import Evaluation, TrainState
 from studio.engine.train_step import Step, read_metrics
 from studio.engine.trainer_hooks import Hooks
 from studio.engine.windows import DataWindows, Windows
@@ -66,14 +66,6 @@ class Outcome:
 
     end: str
     state: TrainState = field(default_factory=TrainState)
-
-
-class Evaluation(NamedTuple):
-    """What an evaluation found."""
-
-    loss: float
-    """The mean over what the examples count."""
-    metrics: dict[str, float]
 
 
 class Trainer:
@@ -342,6 +334,10 @@ class Trainer:
         """Say that memory ran out while something was saved, and that it is saved once more."""
         self._tell_freed("save", self.state.micro_batch, text("memory.save"))
 
+    def tell_freed(self, rung: str, message: Text) -> None:
+        """Say that memory ran out beside the training, and what was done."""
+        self._tell_freed(rung, self.state.micro_batch, message, 1)
+
     def _tell_freed(self, rung: str, micro_batch: int, message: Text, ahead: int = 0) -> None:
         """Emit MemoryFreed for the step that lies `ahead` of the last one done."""
         step = self.state.step + ahead
@@ -358,7 +354,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate and log; an evaluation that a stop cuts short does not count."""
         generators = read_generators()
-        loss, metrics = self.evaluate()
+        loss, metrics = (self.hooks.evaluate or self.evaluate)()
         write_generators(generators)
         scored = self.hooks.score()
         if self.hooks.should_stop():

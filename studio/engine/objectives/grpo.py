@@ -137,7 +137,9 @@ class GroupRelativePolicyOptimization(Objective):
         losses, pull = variant.bound(ratio, advantages, lp, settings)
         if picked.sampled is not None and settings.importance_cap:
             # What was drawn by other kernels than are trained counts as often as these would have drawn it.
-            trust = self._gather(old - picked.sampled, picked, counts).exp().clamp(max=settings.importance_cap)
+            trust = (
+                self._gather(old - picked.sampled, picked, counts).exp().clamp(max=settings.importance_cap)
+            )
             losses, pull = losses * trust, pull * trust
         low = (advantages < 0) & (ratio < 1 - settings.epsilon_low)
         high = (advantages > 0) & (ratio > 1 + settings.epsilon_high)
@@ -170,9 +172,7 @@ class GroupRelativePolicyOptimization(Objective):
         sums = picked.sum_sequences(values)
         return sums / counts if self.variant.of == "mean" else sums
 
-    def _drift(
-        self, lp: Tensor, ratio: Tensor, picked: Picked, counts: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _drift(self, lp: Tensor, ratio: Tensor, picked: Picked, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return each token's distance from the reference and its derivative in lp, (N,) both.
 
         d = R (e^D - D - 1), D = lp0 - lp: Schulman's k3, with the ratio that makes its gradient unbiased
