@@ -18,7 +18,7 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.rewards.reward import Scores
-from studio.engine.rollouts.rollout import Answer, Group, measure
+from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
 from studio.engine.rollouts.rollouts import Drawing, Rollouts
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.train_step import StockStep
@@ -144,9 +144,9 @@ def draw_fixed(number: int) -> Drawing:
     """Return the answers of the rollout of a number, scored."""
     groups = []
     for row, (prompt, answers) in list(enumerate(make_answers()))[number * PROMPTS : (number + 1) * PROMPTS]:
-        drawn = [Answer(tuple(one), one[-1] == 0) for one in answers]
+        drawn = [DrawnAnswer(tuple(one), one[-1] == 0) for one in answers]
         scores = [Scores((judge(one),), judge(one)) for one in answers]
-        groups.append(Group(row, tuple(prompt), drawn, scores))
+        groups.append(AnswerGroup(row, tuple(prompt), drawn, scores))
     return Drawing(groups, measure(groups, ["score_all"]))
 
 

@@ -10,6 +10,7 @@ with its source at its name in VARIANTS. Advantages are inputs of the step (engi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -50,18 +51,16 @@ def clip(ratio: Tensor, advantage: Tensor, lp: Tensor, settings: SamplingSpec) -
     """
     import torch
 
-    low, high = 1 - settings.epsilon_low, 1 + settings.epsilon_high
-    free = ratio.clamp(max=settings.delta) if settings.delta else ratio
-    losses = -torch.minimum(free * advantage, ratio.clamp(low, high) * advantage)
-    stopped = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
-    if settings.delta:
-        stopped |= (advantage < 0) & (ratio > settings.delta)
+    low, high, most = 1 - settings.epsilon_low, 1 + settings.epsilon_high, settings.delta or math.inf
+    losses = -torch.minimum(ratio.clamp(max=most) * advantage, ratio.clamp(low, high) * advantage)
+    stopped = (advantage > 0) & (ratio > min(high, most))
+    stopped |= (advantage < 0) & ((ratio < low) | (ratio > max(high, most)))
     return losses, (-advantage * ratio).masked_fill(stopped, 0.0)
 
 
 def weigh(ratio: Tensor, advantage: Tensor, lp: Tensor, settings: SamplingSpec) -> tuple[Tensor, Tensor]:
     """-min(R, cap) A lp, where R has no gradient: every token teaches, however far it has moved."""
-    pull = -ratio.clamp(max=settings.cispo_cap) * advantage
+    pull = -ratio.detach().clamp(max=settings.cispo_cap) * advantage
     return pull * lp, pull
 
 
@@ -180,7 +179,7 @@ class GroupRelativePolicyOptimization(Objective):
         """
         import torch
 
-        apart = picked.reference - lp
+        apart = (lp if picked.reference is None else picked.reference) - lp  # a trial's answers have none
         plain = torch.expm1(apart) - apart
         if self.variant.of == "token":
             return ratio * plain, -ratio * apart

@@ -20,7 +20,7 @@ from studio.engine.rewards import open_rewards
 from studio.engine.rewards.reward import RewardSet
 from studio.engine.rollouts.completions_file import CompletionsFile
 from studio.engine.rollouts.drawing import Drawer
-from studio.engine.rollouts.rollout import Group
+from studio.engine.rollouts.rollout import AnswerGroup
 from studio.engine.rollouts.rollouts import Rollouts
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.run_context import Run
@@ -100,7 +100,7 @@ def begin_rollouts(
     file = CompletionsFile(run.folder.path, rewards.names)
     updates = run.recipe.sampling.updates
 
-    def note(number: int, groups: Sequence[Group], advantages: np.ndarray) -> None:
+    def note(number: int, groups: Sequence[AnswerGroup], advantages: np.ndarray) -> None:
         prompts = [say_prompt(loaded.tokenizer, group.prompt) for group in groups]
         file.forget_after(number * updates)
         file.write(number * updates + 1, groups, prompts, advantages)

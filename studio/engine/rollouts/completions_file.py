@@ -11,7 +11,7 @@ import numpy as np
 
 from studio.core.atomic_files import write_file
 from studio.core.json_file import parse_json
-from studio.engine.rollouts.rollout import Group
+from studio.engine.rollouts.rollout import AnswerGroup
 
 FILE = "completions.jsonl"
 
@@ -35,7 +35,7 @@ class CompletionsFile:
         write_file(self.path, b"".join(kept))
 
     def write(
-        self, step: int, groups: Sequence[Group], prompts: Sequence[str], advantages: np.ndarray
+        self, step: int, groups: Sequence[AnswerGroup], prompts: Sequence[str], advantages: np.ndarray
     ) -> None:
         """Add the answers of the rollout that begins with `step`; prompts: in words, advantages: (P, G)."""
         lines = []

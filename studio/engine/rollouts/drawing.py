@@ -27,7 +27,7 @@ from studio.engine.oom_fallback import MemoryExhausted, is_out_of_memory, let_go
 from studio.engine.rewards.reward import Answered, RewardSet, Scores
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.rollouts.advantages import SAME, spread_of
-from studio.engine.rollouts.rollout import Answer, Group, measure
+from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
 from studio.engine.rollouts.rollouts import Drawing
 from studio.engine.stop_tokens import find_ends
 from studio.engine.trainer import StepAbandoned, Trainer
@@ -99,7 +99,7 @@ class Drawer:
         chance = np.random.default_rng([self.trainer.recipe.seed, number, turn])
         return chance.permutation(free)[:count].tolist() if free and count else []
 
-    def _draw(self, number: int, turn: int, rows: Sequence[int]) -> tuple[list[Group], float]:
+    def _draw(self, number: int, turn: int, rows: Sequence[int]) -> tuple[list[AnswerGroup], float]:
         """Return the groups of these rows, scored, and for how many seconds nothing but rewards was waited for."""
         asked = [self._rows.read(row) for row in rows]
         members = [
@@ -134,7 +134,7 @@ class Drawer:
                 one.cancel()  # those that nobody waits for any more
         waited_s = time.perf_counter() - begun_s
         groups = [
-            Group(row, group[0].request.prompt, [self._take(one) for one in group], said)
+            AnswerGroup(row, group[0].request.prompt, [self._take(one) for one in group], said)
             for row, group, said in zip(rows, members, scores, strict=True)
         ]
         return groups, waited_s
@@ -238,13 +238,15 @@ class Drawer:
             ended=one.reason == "end",
         )
 
-    def _take(self, one: Completion) -> Answer:
-        return Answer(tuple(one.tokens), one.reason == "end", self._say(one), tuple(one.log_probabilities))
+    def _take(self, one: Completion) -> DrawnAnswer:
+        return DrawnAnswer(
+            tuple(one.tokens), one.reason == "end", self._say(one), tuple(one.log_probabilities)
+        )
 
     def _say(self, one: Completion) -> str:
         return self._ends.cut(self.tokenizer.decode(one.tokens, skip_special_tokens=True))
 
 
-def _is_alike(group: Group) -> bool:
+def _is_alike(group: AnswerGroup) -> bool:
     """Return whether all answers were scored alike: nothing can be learned from them."""
     return float(spread_of(group.totals)[0]) <= SAME

@@ -14,7 +14,7 @@ from studio.engine.rollouts.advantages import find_equal, spread_of
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DrawnAnswer:
     """One answer that the model drew."""
 
     tokens: tuple[int, ...]
@@ -28,13 +28,13 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Group:
+class AnswerGroup:
     """All answers to one prompt."""
 
     row: int
     """Number of the prompt among those that are trained on."""
     prompt: tuple[int, ...]
-    answers: list[Answer]
+    answers: list[DrawnAnswer]
     scores: list[Scores] = field(default_factory=list)
     """One for each answer."""
 
@@ -49,7 +49,7 @@ class Group:
         return np.asarray([len(one.tokens) for one in self.answers], dtype=np.int64)
 
 
-def make_row(group: Group, answer: Answer) -> Example:
+def make_row(group: AnswerGroup, answer: DrawnAnswer) -> Example:
     """Return prompt and answer as a sequence of which the answer is learned."""
     ids = np.asarray([*group.prompt, *answer.tokens], dtype=np.int32)
     return Example(ids, np.arange(len(ids)) >= len(group.prompt), (len(ids),))
@@ -57,7 +57,7 @@ def make_row(group: Group, answer: Answer) -> Example:
 
 def mark_drawn(
     row: Example,
-    answer: Answer,
+    answer: DrawnAnswer,
     *,
     advantage: float,
     share: float,
@@ -73,7 +73,7 @@ def mark_drawn(
     return Example(row.token_ids, row.trained, row.lengths, reference=reference, drawn=drawn)
 
 
-def measure(groups: Sequence[Group], names: Sequence[str]) -> dict[str, float]:
+def measure(groups: Sequence[AnswerGroup], names: Sequence[str]) -> dict[str, float]:
     """Return the metrics of a rollout, named as trl names them; `names`: of the rewards."""
     totals = np.stack([group.totals for group in groups])
     lengths = np.stack([group.lengths for group in groups])

@@ -16,7 +16,7 @@ import torch
 from studio.core.recipe import SamplingSpec
 from studio.data.sequence_packing import Drawn, Example
 from studio.engine.rollouts.advantages import find_advantages, penalise_long
-from studio.engine.rollouts.rollout import Group, make_row, mark_drawn
+from studio.engine.rollouts.rollout import AnswerGroup, make_row, mark_drawn
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.scoring import Scorer, score
 from studio.engine.windows import sort_window
@@ -25,7 +25,7 @@ from studio.engine.windows import sort_window
 class Drawing(NamedTuple):
     """What came of drawing the answers of one rollout."""
 
-    groups: Sequence[Group]
+    groups: Sequence[AnswerGroup]
     metrics: Mapping[str, float]
 
 
@@ -40,7 +40,9 @@ class Rollouts:
         *,
         start: Callable[[], StartWeights] | None = None,
         tell: Callable[[int], None] = lambda rows: None,
-        note: Callable[[int, Sequence[Group], np.ndarray], None] = lambda number, groups, advantages: None,
+        note: Callable[[int, Sequence[AnswerGroup], np.ndarray], None] = lambda number, groups, advantages: (
+            None
+        ),
     ) -> None:
         """`draw` gives the scored answers of the rollout of a number; `start`: where settings.beta is not 0, gives
         what was trained as it was before step 1; asked once, before the first rollout.

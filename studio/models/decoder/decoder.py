@@ -73,8 +73,7 @@ class Decoder:
         own = [layer for layer in self.layers if layer.spec.mixer is None]
         kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
         self._rotary = RotaryTables(spec.rotary, kinds)
-        self.temperature = 1.0
-        """What logits are divided by, behind any softcap, before they are log-probabilities."""
+        self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
         self.follow(policy)
 
     @property
@@ -252,21 +251,16 @@ class Decoder:
         weight = self.spec.head.weight
         return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
-    def _scales(self) -> tuple[float, float]:
-        """Return the logits' factor and softcap: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T))."""
-        return self.spec.logit_scale / self.temperature, self.spec.softcap / self.temperature
-
     def _losses(
         self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool
     ) -> tuple[Tensor, Tensor | None]:
-        logit_scale, softcap = self._scales()
         return self.kernels.linear_cross_entropy.forward(
             hidden,
             self._head(),
             targets,
             scale=scale,
-            softcap=softcap,
-            logit_scale=logit_scale,
+            softcap=self.head_scales[1],
+            logit_scale=self.head_scales[0],
             gradient=gradient,
             reduction="none",
             rows=self.policy.head_rows,
@@ -302,12 +296,11 @@ class Decoder:
             counted = None if judge is None else judge(losses)
             if counted is not None:
                 dhidden.mul_(counted[:, None])
-            if self.spec.head_rows is not None:
+            if (rows := self.spec.head_rows) is not None:
                 # The loss head has written its gradient over the first ones.
                 again, _ = self._normalise(picked)
-                head, rows = self._scales(), self.spec.head_rows
                 place = self.store.gradient(rows.parameter)
-                rows.add_counted(again, targets, losses, scale, counted, head, place)
+                rows.add_counted(again, targets, losses, scale, counted, self.head_scales, place)
         del hidden
         norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].mlp.outer
         dx = outer.widen_gradient(x.shape[0]) if out is None else out
