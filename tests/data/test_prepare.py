@@ -293,9 +293,8 @@ def test_an_open_question_stops_the_run(tmp_path, jsonl, tokenizer_of):
 
 
 def test_a_kind_that_no_method_learns_from(tmp_path, jsonl, tokenizer_of):
-    rows = [
-        {"image": "data:image/png;base64,iVBORw0KGgo=", "question": "What is it?", "answer": f"Cat {i}."} for i in range(4)
-    ]  # fmt: skip
+    image = "data:image/png;base64,iVBORw0KGgo="
+    rows = [{"image": image, "question": "What is it?", "answer": f"Cat {i}."} for i in range(4)]
     with pytest.raises(StudioError) as refusal:
         prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
     assert refusal.value.what.id == "data.kind.untrained"

@@ -19,7 +19,7 @@ class HeldOutRewards:
         self._scored: dict[str, float] = {}
 
     def evaluate(self) -> Evaluation:
-        """Return the mean reward, and less than it as the loss: what training makes smaller is not to grow here."""
+        """Return the mean reward, and minus that as the loss: what training makes smaller is not to grow here."""
         grown = self._answers.answer()
         self._scored = {name: one.value for name, one in self._answers.bound(grown).items()}
         asked = [self._rows.read(place) for place in self._answers.places[: len(grown)]]
