@@ -16,7 +16,7 @@ GROUP_TOKENS = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class RolloutFacts:
     """What is known of an answer that the model drew itself; arrays float32 [tokens of its Example]."""
 
     advantage: float
@@ -51,7 +51,7 @@ class Example:
     """A sequence that an objective scores beside this one."""
     window: float | None = None
     """What an objective measured of the whole step that this example is in."""
-    drawn: Drawn | None = None
+    drawn: RolloutFacts | None = None
     """Where the model itself drew its answer."""
 
 
@@ -191,7 +191,7 @@ def cut_example(example: Example, most: int, trained: np.ndarray) -> Example:
         None if example.reference is None else example.reference[:most],
         example.label,
         None if example.answers is None else np.ones(most, dtype=bool),
-        drawn=None if example.drawn is None else Drawn(example.drawn.advantage, example.drawn.share),
+        drawn=None if example.drawn is None else RolloutFacts(example.drawn.advantage, example.drawn.share),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from studio.core.events import EvalLogged, RunPlanned, StepLogged
 from studio.core.recipe import RewardSpec, SamplingSpec
-from studio.data.sequence_packing import Drawn, Example
+from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.loss import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.objectives.filler_answers import FillerAnswers
@@ -81,7 +81,7 @@ def draw_examples(count: int = 9) -> list[Example]:
         row = Example(ids, trained, (len(ids),))
         known = np.zeros((3, len(ids)), dtype=np.float32)
         known[:, trained] = step.log_probabilities([row]) + 0.2 * chance.normal(size=(3, int(trained.sum())))
-        drawn = Drawn(float(chance.normal()), 1.5, known[0], known[1])
+        drawn = RolloutFacts(float(chance.normal()), 1.5, known[0], known[1])
         examples.append(dataclasses.replace(row, reference=known[2], drawn=drawn))
     return examples
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from studio.data.sequence_packing import Drawn, Example, WrappedExamples, measure_lengths
+from studio.data.sequence_packing import Example, RolloutFacts, WrappedExamples, measure_lengths
 
 
 class FillerAnswers(WrappedExamples):
@@ -26,4 +26,4 @@ class FillerAnswers(WrappedExamples):
         prompt = self.examples[i].token_ids
         ids = np.resize(prompt, len(prompt) + self.answer_tokens)
         trained = np.arange(len(ids)) >= len(prompt)
-        return Example(ids, trained, (len(ids),), drawn=Drawn(advantage=1.0))
+        return Example(ids, trained, (len(ids),), drawn=RolloutFacts(advantage=1.0))

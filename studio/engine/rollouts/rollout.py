@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from studio.data.sequence_packing import Drawn, Example
+from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.rewards.reward import Scores
 from studio.engine.rollouts.advantages import find_equal, spread_of
 
@@ -69,7 +69,7 @@ def mark_drawn(
     if answer.log_probabilities:
         sampled = np.zeros(len(row.token_ids), dtype=np.float32)
         sampled[row.trained] = answer.log_probabilities
-    drawn = Drawn(advantage, share, old, sampled)
+    drawn = RolloutFacts(advantage, share, old, sampled)
     return Example(row.token_ids, row.trained, row.lengths, reference=reference, drawn=drawn)
 
 

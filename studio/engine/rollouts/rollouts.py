@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from studio.core.recipe import SamplingSpec
-from studio.data.sequence_packing import Drawn, Example
+from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.rollouts.advantages import find_advantages, penalise_long
 from studio.engine.rollouts.rollout import AnswerGroup, make_row, mark_drawn
 from studio.engine.rollouts.start_weights import StartWeights
@@ -156,6 +156,6 @@ def _pack(example: Example) -> dict[str, Any]:
 
 def _unpack(found: Mapping[str, Any]) -> Example:
     arrays = {name: one.numpy() for name, one in found.items() if isinstance(one, torch.Tensor)}
-    drawn = Drawn(found["advantage"], found["share"], arrays.get("old"), arrays.get("sampled"))
+    drawn = RolloutFacts(found["advantage"], found["share"], arrays.get("old"), arrays.get("sampled"))
     row = Example(arrays["ids"], arrays["trained"], (len(arrays["ids"]),), drawn=drawn)
     return dataclasses.replace(row, reference=arrays.get("reference"))
