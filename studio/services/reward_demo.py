@@ -17,7 +17,7 @@ from studio.services.demo_runs import find_pair, go, read_rows, write_rows
 from studio.services.desk import Desk
 
 ROWS = ("beginning.jsonl", "questions.jsonl", "held_out.jsonl")
-START_STEPS = 40
+START_STEPS = 25
 ANSWER_TOKENS = 64
 """The longest right answer has 56."""
 
