@@ -30,6 +30,9 @@ class DecoderStep:
     def __init__(self, decoder: Decoder, *, objective: Objective, pad_id: int, packing: bool = True) -> None:
         """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
         self.decoder = decoder
+        # Behind a softcap k: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T)).
+        spec, t = decoder.spec, objective.temperature
+        decoder.head_scales = spec.logit_scale / t, spec.softcap / t
         self.objective = objective
         self._packing = packing
         self.pad_id = pad_id

@@ -109,6 +109,11 @@ class Answerer:
         if self._generator is not None:
             self._generator.forget()
 
+    def release(self) -> None:
+        """Forget likewise, and hold no memory for keys and values until somebody asks again."""
+        if self._generator is not None:
+            self._generator.release()
+
     def answer(
         self,
         requests: Sequence[Request],
