@@ -15,6 +15,7 @@ from studio.services.dataset_session import Datasets
 from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
+from studio.services.trackers.mirror import find_tracker_problem
 from studio.services.worker import Worker
 
 
@@ -34,7 +35,9 @@ class RecipeChecks:
         machine = self._health.add_experience(self._health.now(), recipe)
         free_bytes, counted = shutil.disk_usage(self.workspace.root).free, self._datasets.count(recipe)
         cache = self.workspace.data_cache
-        return self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        problems = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        tracker = find_tracker_problem(recipe)
+        return problems if tracker is None else (tracker, *problems)
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
