@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from studio.core.errors import StudioError
 from studio.core.i18n import Catalogue, literal, load_catalogue, text
 from studio.core.knobs import knobs_of
-from studio.core.recipe import Recipe
+from studio.core.recipe import OBJECTIVES, Recipe
 
 
 class Arguments(argparse.ArgumentParser):
@@ -109,10 +109,14 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
         option(window, name, action="store_true")
     demo = add("demo")
     option(demo, "--resume", "demo_resume", metavar="RUN", default="")
-    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo", "grpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
+    brought = add("import", "file")
+    for name in ("--out", "--model", "--data", "--objective"):
+        settings = {"choices": OBJECTIVES} if name == "--objective" else {"metavar": name.strip("-").upper()}
+        option(brought, name, f"import_{name.strip('-')}", default="", **settings)
     data = add("data", "source")
     option(data, "--model", metavar="DIR", default="")
     option(data, "--max-length", metavar="N", type=number(int, 8, 1_048_576), default=1024)
@@ -159,6 +163,19 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(measured, "--format", metavar="F", default="auto")
     option(measured, "--map", metavar="ROLE=COLUMN", action="append", default=[])
     option(measured, "--split", "data_split", metavar="NAME", default="")
+    tried = add("reward")
+    option(tried, "action", "reward_action", choices=("test", "list"))
+    option(tried, "reward", "reward_name", nargs="?", metavar="REWARD", default="")
+    option(tried, "--data", "reward_data", metavar="FILE", default="")
+    option(tried, "--model", "reward_model", metavar="M", default="")
+    option(tried, "--option", "reward_option", metavar="NAME=VALUE", action="append", default=[])
+    option(tried, "--rows", "reward_rows", metavar="N", type=number(int, 1, 10_000), default=16)
+    option(tried, "--samples", "reward_samples", metavar="N", type=number(int, 1, 64), default=4)
+    option(tried, "--max-new-tokens", metavar="N", type=number(int, 1, 1_048_576), default=256)
+    option(tried, "--seed", "reward_seed", metavar="N", type=number(int, 0, 2**31 - 1), default=42)
+    option(tried, "--format", metavar="F", default="auto")
+    option(tried, "--map", metavar="ROLE=COLUMN", action="append", default=[])
+    option(tried, "--split", "data_split", metavar="NAME", default="")
     serve = add("serve", "run")
     option(serve, "--host", "serve_host", metavar="ADDRESS", default="127.0.0.1")
     option(serve, "--port", "serve_port", type=number(int, 1, 65535), metavar="N")

@@ -83,7 +83,9 @@ class Speaker:
             set_evaluation(model)
         self._ends = find_ends(self.tokenizer, self.tuned.generation_config.eos_token_id)
         kernels = {op: choice.value for op, choice in plan.kernels.items()}
-        made = [Answerer(one, self.tokenizer, self._ends, kernels=kernels) for one in self._models()]
+        made = [
+            Answerer(one, self.tokenizer, self._ends, kernels=kernels, opens=True) for one in self._models()
+        ]
         self._answerers = {"base": made[0], "tuned": made[-1]}
         self._side = "tuned"
         self._prompts = PromptWriter(self.tokenizer, self._ends)
@@ -220,16 +222,19 @@ class Speaker:
         max_new_tokens: int,
         on_end: Callable[[int, Completion], None],
         should_stop: Callable[[], bool],
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> list[Completion]:
-        """Return greedy answers of `side` to many prompts of token ids, each as long as it may and can become.
+        """Return answers of `side` to many prompts of token ids, each as long as it may and can become.
 
-        `on_end` hears of each that came to its end, with its place among `prompts`, in the order of their ends.
+        Greedy ones at temperature 0; else each prompt's place is added to `seed`. `on_end` hears of each that came to
+        its end, with its place among `prompts`, in the order of their ends.
         """
         answerer, requests = self._answerers[side], []
-        for prompt in prompts:
+        for place, prompt in enumerate(prompts):
             room = answerer.limit - len(prompt) if answerer.limit else max_new_tokens
-            sampling = Sampling(max_new_tokens=max(1, min(max_new_tokens, room)))
-            requests.append(Request(tuple(prompt), sampling))
+            most = max(1, min(max_new_tokens, room))
+            requests.append(Request(tuple(prompt), Sampling(most, temperature, seed + place)))
         places = {id(request): place for place, request in enumerate(requests)}
 
         def tell(grown: Sequence[Completion]) -> None:

@@ -117,7 +117,9 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     assert tab.enter("done", "!older", True)[0]["value"] == "older"
     buttons = {one.get("id"): "disabled" in one for name, one in Reader(targets).tags if name == "button"}
     packed = {f"export-start-{one.name}": False for one in GGUFS}
-    packed |= {f"export-start-{one}": False for one in ("ollama", "adapter_gguf", "fp8", "w4a16", "mlx")}
+    packed |= {
+        f"export-start-{one}": False for one in ("ollama", "adapter_gguf", "script", "fp8", "w4a16", "mlx")
+    }
     assert buttons == {"export-start": False, "export-start-merged": True} | packed, (
         "merged has too little memory"
     )

@@ -79,7 +79,7 @@ class Exporter:
     loss_kl: float = 0.0
     """Nats a token that it is usually off the trained model: measured on the demo; 0 where nothing is rounded off."""
     checked_by: str = "transformers"
-    """What opens it before it counts: `llama_cpp` where that is installed."""
+    """What opens it before it counts: `llama_cpp` where that is installed; "": nothing does."""
     merges: bool = False
     """Whether weights of the base become part of it: they must be those that were trained on."""
 

@@ -14,6 +14,7 @@ from studio.engine.fault_recovery import find_place, is_sticky
 from studio.engine.generation.end_test import EndTest
 from studio.engine.generation.generator import SLOTS, Generator
 from studio.engine.generation.request import Completion, Request
+from studio.engine.generation.slot_steps import NEEDED
 from studio.engine.generation.stock import answer_by_stock
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.stop_tokens import Ends
@@ -21,6 +22,8 @@ from studio.models.decoder.decoder import read_capability
 from studio.models.decoder.live_decoder import LiveDecoder, read_live
 
 COMPARED_TOKENS = 48
+ANSWERING = (*NEEDED, "few_rows", "nf4_few_rows")
+"""The ops that only answers ask for."""
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_HALF = 0.1
 """Largest difference of logits, root mean square as a share of their spread: 2e-6 was seen in fp32; products that a
@@ -43,10 +46,11 @@ class Answerer:
         kernels: Mapping[str, str] | None = None,
         autocast: torch.dtype | None = None,
         looks_ahead: bool | None = None,
+        opens: bool = False,
     ) -> None:
         """`kernels`: op -> "triton" or "reference"; `autocast`: what products of fp32 weights are rounded to.
 
-        `looks_ahead`: see Generator.
+        `looks_ahead`: see Generator. `opens`: whether 4-bit weights may be held in 16 bits, too, where there is room.
         """
         self.model = model
         self.ends = EndTest(ends, tokenizer)
@@ -55,6 +59,7 @@ class Answerer:
         self.limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
         self._autocast = autocast
         self._looks_ahead = looks_ahead
+        self._opens = opens
         self.slow: Text | None = None
         """Why the model's own code answers, None while the studio's decoder does."""
         self._decoder: LiveDecoder | None = None
@@ -63,13 +68,13 @@ class Answerer:
         self._build(self._choose(kernels or {}))
 
     def _choose(self, kernels: Mapping[str, str]) -> dict[str, str]:
-        """Return what computes each op; where nobody decided on decode_attention, what computes adapters."""
+        """Return what computes each op; where nobody decided on one of answers' own, what computes adapters."""
         weight = self.model.get_input_embeddings().weight
         given = {
             "device_type": weight.device.type, "capability": read_capability(weight.device), "dtype": weight.dtype,
             "width": weight.shape[1],
         }  # fmt: skip
-        wanted = {"decode_attention": kernels.get("lora", "reference"), **kernels}
+        wanted = dict.fromkeys(ANSWERING, kernels.get("lora", "reference")) | dict(kernels)
         return {
             op: name for op, name in wanted.items()
             if op in OP_NAMES and name == "triton" and op_named(op).supports(**given).ok
@@ -89,6 +94,8 @@ class Answerer:
             return
         longest = min(one for one in (self.limit, found.longest, LONGEST_TOKENS) if one)
         self._decoder = found
+        if self._opens:
+            found.open_weights(_room_bytes(found.device))
         self._generator = Generator(
             found,
             self.ends,
@@ -101,6 +108,11 @@ class Answerer:
         """Forget what is kept of earlier prompts: weights have changed."""
         if self._generator is not None:
             self._generator.forget()
+
+    def release(self) -> None:
+        """Forget likewise, and hold no memory for keys and values until somebody asks again."""
+        if self._generator is not None:
+            self._generator.release()
 
     def answer(
         self,

@@ -7,19 +7,18 @@ from typing import ClassVar
 
 from studio.core.knobs import knob
 from studio.core.metrics.normalised import normalise
-from studio.engine.rewards.given_answer import find_expected, take_part
-from studio.engine.rewards.reward import Answered, RowReward
+from studio.engine.rewards.given_answer import InformedReward, find_expected, take_part
+from studio.engine.rewards.reward import Answered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Contains(RowReward):
+class Contains(InformedReward):
     """The share of the wanted words that are there, 0 where one of the forbidden ones is."""
 
     name: ClassVar[str] = "contains"
 
     words: tuple[str, ...] = knob(())
     forbidden: tuple[str, ...] = knob(())
-    column: str = knob("")
 
     @property
     def needs_expected(self) -> bool:

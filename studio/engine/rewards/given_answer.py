@@ -29,6 +29,16 @@ def find_expected(columns: Mapping[str, object], column: str = "") -> str | None
     return next((words for words in found if words is not None), None)
 
 
+def add_expected(columns: Mapping[str, object], expected: str | None) -> Mapping[str, object]:
+    """Return `columns` in which find_expected() finds `expected`: where its column has a name of its own, as "answer".
+
+    What a person mapped to the answer, or the last turn of an example, is then found as any other given answer.
+    """
+    if expected is None or find_expected(columns) is not None:
+        return columns
+    return {**columns, "answer": expected}
+
+
 def write_plainly(value: object) -> str | None:
     """Return a cell as words, None for an empty one."""
     if isinstance(value, Mapping) and "ground_truth" in value:
@@ -52,13 +62,23 @@ def take_part(answer: str, tag: str = "") -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ComparingReward(RowReward):
+class InformedReward(RowReward):
+    """A reward that may look at the row's given answer."""
+
+    column: str = knob("")
+
+    def find_given(self, columns: Mapping[str, object]) -> str | None:
+        """See RowReward."""
+        return find_expected(columns, self.column)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparingReward(InformedReward):
     """A reward that holds an answer against the row's given one, by a metric of core/metrics, as `eval` does."""
 
     needs_expected: ClassVar[bool] = True
     metric: ClassVar[AnswerMetric]
 
-    column: str = knob("")
     tag: str = knob("")
 
     @property

@@ -19,6 +19,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
+from studio.engine.guarded_code.pool import Failed
 
 MOST_FAILED = 0.2
 """Share of the latest answers without a score for a fault of the reward, above which a run stops."""
@@ -42,18 +43,6 @@ class Answered:
     """By its end token; False: cut at the limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Why an answer has no score, through a fault of the reward."""
-
-    kind: str
-    """raised, timeout, memory, exited, not_finite, wrong_length, wrong_type, unreachable, unread: text
-    `reward.failed.KIND`.
-    """
-    detail: str = ""
-    """Such as the exception's own words."""
-
-
 @runtime_checkable
 class Reward(Protocol):
     """One way to judge answers."""
@@ -70,13 +59,17 @@ class RowReward:
 
     name: ClassVar[str]
     needs_expected: ClassVar[bool] = False
-    """Whether it compares with the row's given answer."""
+    """Whether the row's given answer is to score higher than another's."""
     runs_code: ClassVar[bool] = False
     """Whether it runs code that the studio did not write: a person's, or the model's."""
 
     def opened(self, folder: Path, seed: int) -> AbstractContextManager[Reward]:
         """Return this reward ready to judge; one that holds processes or a model ends them on leaving."""
         return nullcontext(self)
+
+    def find_given(self, columns: Mapping[str, object]) -> str | None:
+        """Return the answer that a row gives for this reward, None where it looks for none, or finds none."""
+        return None
 
     def score(self, answers: Sequence[Answered]) -> Sequence[float | None | Failed]:
         """See Reward."""
@@ -108,10 +101,11 @@ class RewardSet:
         self._failures: list[deque[bool]] = [deque(maxlen=LATEST) for _ in rewards]
         self._last: dict[str, tuple[Answered, Failed]] = {}
 
-    def score(self, answers: Sequence[Answered]) -> list[Scores]:
+    def score(self, answers: Sequence[Answered], *, strict: bool = True) -> list[Scores]:
         """Return the Scores of each of `answers`.
 
-        Raises StudioError, with the answer at hand, when a reward could not judge over MOST_FAILED of the latest ones.
+        Raises StudioError, with the answer at hand, when a reward could not judge over MOST_FAILED of the latest ones,
+        unless it is not `strict`.
         """
         columns = []
         for reward, name, failures in zip(self._rewards, self.names, self._failures, strict=True):
@@ -121,7 +115,7 @@ class RewardSet:
                 failures.append(isinstance(score, Failed))
                 if isinstance(score, Failed):
                     self._last[name] = answered, score
-            if len(failures) >= LEAST_JUDGED and sum(failures) > MOST_FAILED * len(failures):
+            if strict and len(failures) >= LEAST_JUDGED and sum(failures) > MOST_FAILED * len(failures):
                 raise _refuse(name, *self._last[name], sum(failures), len(failures))
             columns.append(scores)
         return [self._sum(row) for row in zip(*columns, strict=True)] if columns else []

@@ -21,14 +21,16 @@ from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
+from studio.models.decoder.blocks.latent_attention import LatentAttention
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
-from studio.models.decoder.cached_rows import CachedRows
+from studio.models.decoder.cached_rows import CachedRows, SlotRows
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
-from studio.models.decoder.spec import LayerSpec, scalars_of
+from studio.models.decoder.layer_parts import scalars_of
+from studio.models.decoder.spec import LayerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class Layer:
         }
         """Where each norm's gradient is added, None where it is frozen."""
         self.attention: SelfAttention | ForeignMixer
-        if spec.mixer is None:
+        if spec.latent is not None:
+            self.attention = LatentAttention(spec, groups, kernel, self.norm_gradients)
+        elif spec.mixer is None:
             self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
         else:
             trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]
@@ -127,7 +131,7 @@ class Layer:
             y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
-    def decode(self, number: int, x: Tensor, rows: CachedRows, kernels: Kernels) -> Tensor:
+    def decode(self, number: int, x: Tensor, rows: CachedRows | SlotRows, kernels: Kernels) -> Tensor:
         """Return y (T, H) of new rows of sequences whose keys and values are kept; `number`: the layer's own."""
         middle = self.attention.decode(number, x, rows, kernels)
         y, _ = self.mlp.forward(middle, rows.layout, kernels, -1)

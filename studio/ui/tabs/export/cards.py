@@ -19,8 +19,8 @@ LATER = ("hub",)
 FILES_SHOWN = 12
 LOSSES = (("tiny", 0.001), ("small", 0.005), ("some", float("inf")))
 """What a loss is called up to so many nats a token."""
-COMMANDS = ("gguf_", "ollama", "adapter_gguf", "fp8", "w4a16", "mlx")
-"""How forms begin that commands load, not Python."""
+FILES, FOLDERS = ("gguf_", "ollama", "adapter_gguf"), ("fp8", "w4a16", "mlx")
+"""How forms begin, or are called, that commands load, not Python."""
 
 
 def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: str, run: str = "") -> Markup:
@@ -44,8 +44,9 @@ def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]
         (say(id), say("ui.export.of_free", size=size_words(size), free=size_words(free)))
         for id, size, free in takes
     ]
-    rows.append((say("ui.export.loss"), _say_loss(found.loss_kl, say)))
-    rows.append((say("ui.export.check"), say(f"ui.export.check.{found.checked_by}")))
+    if found.checked_by:
+        rows.append((say("ui.export.loss"), _say_loss(found.loss_kl, say)))
+        rows.append((say("ui.export.check"), say(f"ui.export.check.{found.checked_by}")))
     return {
         "name": found.target,
         "rows": rows if found.size_bytes else [],
@@ -71,9 +72,20 @@ def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
         "lines": "\n".join(loading_lines(item)),
         "size": size_words(item.size_bytes),
         "local": local,
-        "packed": item.target.startswith(COMMANDS),
+        "told": _told(item.target),
         "ours": item.ours,
     }
+
+
+def _told(target: str) -> tuple[str, str]:
+    """Return the ids of what is said above the lines that use an export, and of what checked it."""
+    if target == "script":
+        return "ui.export.runs", "ui.export.about"
+    if target.startswith(FILES):
+        return "ui.export.commands", "ui.export.checked_file"
+    if target in FOLDERS:
+        return "ui.export.serves", "ui.export.checked_folder"
+    return "ui.export.lines", "ui.export.checked"
 
 
 def result_card(item: ExportItem, say: Say, *, local: bool) -> Markup:
