@@ -65,6 +65,8 @@ FAILURES = (
             r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
+            r"^make(?:\[\d+\])?: (?:\S*/)?(?P<command>[\w.+-]+): (?:No such file or directory|Command not found)",
+            r"exec: \"(?P<command>[\w./-]+)\": executable file not found",
             r"Cannot find command '(?P<command>[\w-]+)'",
             rf"[{OPEN}](?P<command>[\w.-]+)[{CLOSE}] ?(?:{IN_CMD})",
             r"Der Befehl [\"'](?P<command>[\w.-]+)[\"'] ist entweder falsch geschrieben",

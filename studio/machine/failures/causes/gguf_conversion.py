@@ -215,7 +215,8 @@ FAILURES = (
     Failure(
         "gguf_converter",
         said(
-            r"Duplicated key name '[\w.]+'",
+            r"Duplicated (?:key|tensor) name '[\w.]+'|tensor '[\w.]+' is duplicated",
+            r"Unsloth: Failed to convert \S+",
             r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
         ),
         (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),

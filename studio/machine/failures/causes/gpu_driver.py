@@ -166,7 +166,9 @@ FAILURES = (
     ),
     Failure(
         "driver_mismatch",
-        said(r"Driver/library version mismatch", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        said(
+            r"Driver/library version mismatch", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"NVRM: API mismatch"
+        ),
         (Remedy("reboot"),),
         code="C6b",
         probe=_halves_differ,

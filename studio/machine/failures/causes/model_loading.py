@@ -8,8 +8,8 @@ from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.key_errors import read_model_key
 from studio.machine.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
-VOCABULARY = 20_000
-"""A dimension of this size is that of the words."""
+VOCABULARY, PACKED = 20_000, 5_000_000
+"""A dimension of this size is that of the words; of this one, of a whole weight in 4 bits, packed into a column."""
 
 
 def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
@@ -20,7 +20,8 @@ def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
         if raised
         else None
     )
-    return {} if sizes and min(int(sizes[1]), int(sizes[2])) > VOCABULARY else None
+    numbers = sorted((int(sizes[1]), int(sizes[2]))) if sizes else [0, 0]
+    return {} if VOCABULARY < numbers[0] and numbers[1] < PACKED else None
 
 
 OF_TOKENIZER = (

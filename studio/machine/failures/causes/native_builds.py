@@ -284,6 +284,7 @@ FAILURES = (
         said(
             r"Error building extension '(?P<name>\w+)'",
             r"ninja: build stopped: subcommand failed",
+            r"error: identifier \"\w+\" is undefined",
             r"error: command '[^'\n]+' failed",
             r"Error compiling objects for extension",
             # What the optimizer says when it is thrown away half made.

@@ -138,7 +138,9 @@ def _read_setting_none(reading: Reading) -> Values:
 def _read_none(reading: Reading) -> Values:
     """A value that was never made or found."""
     raised = reading.last
-    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps:
+    # A type with None beside it is a way to write types, not a value.
+    typed = raised is not None and "for |: " in raised.message
+    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps or typed:
         return None
     return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
 
@@ -242,7 +244,7 @@ FAILURES = (
             r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
             r"initiali[sz]ed?|register(?:ed)?|"
             r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",
-            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set up)\b)(?![^\n]{0,40}port)",
+            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set(?: up)?)\b)(?![^\n]{0,40}port)",
         ),
         (Remedy("once_a_process"), Remedy("no_watching")),
         code="D163",

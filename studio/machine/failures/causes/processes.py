@@ -12,7 +12,7 @@ from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import RESUME
 
 CHILD = re.compile(
-    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"CalledProcessError|ChildFailedError|WorkerGroupFailureException|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
     r"ExecuteUserScriptError"
 )

@@ -99,7 +99,10 @@ FAILURES = (
     ),
     Failure(
         "checkpoint_other",
-        said(r"CheckpointMismatchError", r"checkpoint[^\n]{0,200} seems to be from a different"),
+        said(r"CheckpointMismatchError", r"checkpoint[^\n]{0,200} seems to be from a different",
+            r"used a (?:DP|TP|PP) world size of \d+ but the current",
+            r"checkpoint[^\n]{0,60}(?:saved|made) with a different number of (?:processes|ranks|cards|GPUs)",
+        ),
         (Remedy("same_settings"), Remedy("weights_only_start")),
         code="R36",
     ),

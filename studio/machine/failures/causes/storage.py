@@ -193,6 +193,7 @@ FAILURES = (
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
             r"storage has wrong size: expected -?\d+ got \d+",
+            r"UnpicklingError: (?:invalid load key, '[^v]|pickle data was truncated)",
         ),
         (FETCH_AGAIN,),
         code="N7",

@@ -257,7 +257,7 @@ FAILURES = (
     Failure(
         # Two 4-bit numbers in each byte, in one long column.
         "packed_weight",
-        said(r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)"),
+        said(r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)|size of tensor [ab] \(\d{7,}\) must match"),
         (Remedy("keep_packed"), Remedy("upgrade_transformers_bnb")),
         code="R57",
     ),
@@ -324,7 +324,7 @@ FAILURES = (
         said(
             r"generation config instance is invalid",
             r"ValueError: \W{0,3}(?:UserWarning\(['\"])?`do_sample` is set to `False`",
-            r"GenerationConfig is invalid",
+            r"GenerationConfig is invalid|`num_beams` is set to 1\. However",
         ),
         (Remedy("fitting_generation"),),
         code="R53",
