@@ -16,6 +16,7 @@ LACKS = re.compile(
     r"\byou (?:did not|didn't|have not|haven't|never) (?:pass|provide|specify|set|give|define)|"
     rf"{NAME} (?:is|are) (?:a )?(?:required|mandatory)\b(?! grad)|"
     r"\bmissing (?:a )?(?:required )?(?:argument|option|field|key|parameter|setting)|"
+    r"\bno [`'\"][\w.]+(?:\(\))?[`'\"] (?:method|function|class|loader)? ?(?:was |is )?(?:defined|implemented)\b|"
     rf"\bno (?:[\w-]{{2,20}} ){{0,2}}{NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
     r"\b(?:got|received|but is|given:?) (?:<class ')?None(?:Type)?\b|"
     rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"

@@ -67,6 +67,7 @@ FAILURES = (
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"^make(?:\[\d+\])?: (?:\S*/)?(?P<command>[\w.+-]+): (?:No such file or directory|Command not found)",
             r"exec: \"(?P<command>[\w./-]+)\": executable file not found",
+            r"requires the '(?P<command>[\w-]+)' command, but it",
             r"Cannot find command '(?P<command>[\w-]+)'",
             rf"[{OPEN}](?P<command>[\w.-]+)[{CLOSE}] ?(?:{IN_CMD})",
             r"Der Befehl [\"'](?P<command>[\w.-]+)[\"'] ist entweder falsch geschrieben",

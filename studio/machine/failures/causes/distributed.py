@@ -39,7 +39,12 @@ FAILURES = (
             r"[Cc]aught collective operation timeout(?!: \w+\(SeqNum=[1-5],)",
             r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
         ),
-        (Remedy("first_rank_error"), Remedy("longer_timeout"), Remedy("same_batches"), Remedy("no_peer_access")),
+        (
+            Remedy("first_rank_error"),
+            Remedy("longer_timeout"),
+            Remedy("same_batches"),
+            Remedy("no_peer_access"),
+        ),
         code="D232",
         strength=0.9,
         doubt=Doubt("nccl", "nccl_alone"),
@@ -60,7 +65,8 @@ FAILURES = (
     Failure(
         # What the processes bring together must be alike, or some wait for ever.
         "shapes_apart",
-        said(r"DistributedOperationException",
+        said(
+            r"DistributedOperationException",
             r"All shapes across devices must be valid",
             r"Detected mismatch between collectives on ranks",
             r"params\[\d+\] in this process with sizes [^\n]{1,80} appears not to match",
@@ -263,5 +269,18 @@ FAILURES = (
         ),
         (Remedy("top_level_function"),),
         code="D67",
+    ),
+    Failure(
+        # Each process and each of its workers reads parts of its own.
+        "few_shards",
+        said(
+            r"Too many dataloader workers: \d+ \(max is",
+            r"iterable_dataset\.py[^\n]{0,40}in (?:_iter_pytorch|split_shard\w*|shard_data_sources|"
+            r"_prepare_ex_iterable\w*)[\s\S]{0,900}?IndexError: ",
+            r"number of (?:dataset )?shards[^\n]{0,60}(?:less|smaller|fewer|lower) than",
+        ),
+        (Remedy("fewer_workers_stream"), Remedy("more_shards")),
+        code="D235",
+        strength=0.9,
     ),
 )

@@ -62,7 +62,8 @@ FAILURES = (
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"cudaErrorMemoryAllocation|Cuda failure (?:\d+ )?'out of memory'",
-            r"(?:unable|failed) to allocate (?:CUDA\d*|ROCm\d*|Vulkan\d*|Metal|compute|buffer for kv)\b[^\n]{0,20}(?:buffers?|cache)",
+            r"(?:unable|failed) to allocate (?:CUDA\d*|ROCm\d*|Vulkan\d*|Metal|compute|buffer for kv)\b"
+            r"[^\n]{0,20}(?:buffers?|cache)",
             r"CUDNN_STATUS_ALLOC_FAILED",
         ),
         (SMALLER_BATCH, RECOMPUTE, SHORTER, FOUR_BITS, SMALLER_MODEL),

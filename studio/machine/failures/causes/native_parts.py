@@ -7,9 +7,18 @@ from studio.machine.failures.remedies import PYTORCH_KERNELS, SHORTER, SMALLER_B
 
 FAILURES = (
     Failure(
+        # A part that DeepSpeed would build beforehand for everybody.
+        "deepspeed_op",
+        said(r"Unable to pre-compile (?P<name>(?!ops\b)\w+)"),
+        (Remedy("build_when_used"), Remedy("deepspeed_in_wsl")),
+        code="D239",
+    ),
+    Failure(
         # Weights or optimizer states that wait on a disk.
         "deepspeed_disk",
-        said(r"deepspeed_(?:py_)?aio|_do_io_complete|aio_handle|swap_tensor/[\w/]*\.py[^\n]*\n[^\n]*\bassert"),
+        said(
+            r"deepspeed_(?:py_)?aio|_do_io_complete|aio_handle|swap_tensor/[\w/]*\.py[^\n]*\n[^\n]*\bassert"
+        ),
         (Remedy("offload_to_ram"), Remedy("offload_folder_local")),
         code="D227",
         unless=said(r"async_io requires|libaio-dev|cannot find -laio"),
@@ -64,7 +73,8 @@ FAILURES = (
     Failure(
         "reward_form",
         said(
-            r"reward func(?:tion|s)?\b[^\n]{0,80}(?:return(?:ed|s)? None|return(?:ed)? (?:a list|\d+)|must return|length)",
+            r"reward func(?:tion|s)?\b[^\n]{0,80}(?:return(?:ed|s)? None|return(?:ed)? (?:a list|\d+)|"
+            r"must return|length)",
             r"expected (?:the )?reward function",
         ),
         (Remedy("one_reward_each"),),
@@ -87,7 +97,10 @@ FAILURES = (
     ),
     Failure(
         "cpp_standard",
-        said(r"You need C\+\+\d\d to compile PyTorch", r"C\+\+ versions? less than C\+\+1[47] (?:is|are) not supported"),
+        said(
+            r"You need C\+\+\d\d to compile PyTorch",
+            r"C\+\+ versions? less than C\+\+1[47] (?:is|are) not supported",
+        ),
         (Remedy("newer_source"), Remedy("newer_wheel")),
         code="K97",
     ),

@@ -64,6 +64,35 @@ FAILURES = (
         code="D224",
     ),
     Failure(
+        "service_absent",
+        said(
+            r"\bUnit (?P<name>[\w@.-]+)\.service (?:could not be found|not found|not loaded)",
+            r"[Tt]he command '(?P<name>[\w-]+)' could not be found in this WSL",
+            r"no runtime binary found from candidate list: \[(?P<name>docker)-runc",
+            r"\b(?P<name>[\w@.-]+): unrecognized service\b",
+        ),
+        (Remedy("docker_desktop_wsl"), Remedy("install_service", needs=("name",))),
+        code="D236",
+    ),
+    Failure(
+        "no_systemd",
+        said(
+            r"System has not been booted with systemd",
+            r"Failed to connect to bus: (?:Host is down|No such file|Operation not permitted)",
+        ),
+        (Remedy("without_systemd"), Remedy("systemd_wsl")),
+        code="D237",
+    ),
+    Failure(
+        "shell_module",
+        said(
+            r"The '(?P<name>[\w.-]+)' command was found in the module '[\w.-]+', but the module could not be loaded",
+            r"The specified module '(?P<name>[\w.\\/:-]+)' was not loaded because no valid module file",
+        ),
+        (Remedy("whole_path_command"), Remedy("module_by_hand", needs=("name",))),
+        code="D238",
+    ),
+    Failure(
         "package_data",
         said(
             r"Resource \W*(?P<name>[\w./]+)\W* not found\.[^\n]*\s*Please use the NLTK",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy, said
-from studio.machine.failures.package_frames import LONGEST
+from studio.machine.failures.package_frames import LONGEST, breaking_package, read_use
 from studio.machine.failures.traceback_calls import in_studio
 
 Values = Mapping[str, str] | None
@@ -21,6 +21,17 @@ KINDS = re.compile(
 """What Python says of two values that it cannot compare, add or join; the kinds in the order of the message."""
 CALLED = re.compile(
     r"'(?P<kind>method|function|builtin_function_or_method|property)' object is not (?:subscriptable|iterable)"
+)
+USED = re.compile(
+    r"'(?P<kind>[\w.]+)' object (?:is not (?P<how>subscriptable|iterable|callable|an iterator)|"
+    r"does not support (?P<does>item (?:assignment|deletion)|indexing))|"
+    r"cannot unpack non-iterable (?P<unpacked>[\w.]+) object|argument of type '(?P<sought>[\w.]+)' is not iterable|"
+    r"object of type '(?P<counted>[\w.]+)' has no len\(\)|unhashable type: '(?P<hashed>[\w.]+)'"
+)
+"""What Python says of one value that is used as if it were of another kind."""
+ABSENT = re.compile(
+    r"(?P<says>tuple\.index\(x\): x not in tuple|list\.(?:remove|index)\(x\): x not in list|substring not found|"
+    r"[^\n]{1,80} is not in (?:list|deque|range|tuple))"
 )
 NUMBER = re.compile(
     r"(?:could not convert string to float:|invalid literal for int\(\) with base 10:) ?(?P<says>'[^'\n]{0,60}'|\S*)"
@@ -51,6 +62,20 @@ def _read_kinds(reading: Reading) -> Values:
     return {"first": first, "second": second or "?", "says": (raised.source or raised.message)[:LONGEST]}
 
 
+def _read_used(reading: Reading) -> Values:
+    """One value of another kind than the line of code uses; what is None was never made."""
+    found, raised = _reader(("TypeError",), USED)(reading), reading.last
+    if found is None or raised is None:
+        return None
+    kind = next(
+        (found[name] for name in ("kind", "unpacked", "sought", "counted", "hashed") if name in found), ""
+    )
+    says = (raised.source or raised.message).partition("\n")[0][:LONGEST]
+    # A package's own code that breaks, and a class of a package, have entries of their own.
+    known = kind in ("", "NoneType", "type", "ABCMeta") or breaking_package(reading)[0] or read_use(reading)
+    return None if known else {"kind": kind, "says": says}
+
+
 FAILURES = (
     Failure(
         "call_forgotten",
@@ -66,6 +91,23 @@ FAILURES = (
         (Remedy("print_kinds"), Remedy("write_number")),
         code="V76",
         reader=_read_kinds,
+        last_resort=True,
+    ),
+    Failure(
+        "kind_used",
+        None,
+        (Remedy("print_kinds"), Remedy("upgrade_all")),
+        code="V83",
+        reader=_read_used,
+        last_resort=True,
+        strength=0.3,
+    ),
+    Failure(
+        "value_absent",
+        None,
+        (Remedy("print_both"), Remedy("print_row")),
+        code="V84",
+        reader=_reader(("ValueError",), ABSENT),
         last_resort=True,
     ),
     Failure(

@@ -373,7 +373,10 @@ FAILURES = (
     ),
     Failure(
         "protobuf_old",
-        said(r"Descriptors cannot (?:not )?be created directly", r"must be regenerated with protoc|into descriptor pool"),
+        said(
+            r"Descriptors cannot (?:not )?be created directly",
+            r"must be regenerated with protoc|into descriptor pool",
+        ),
         (Remedy("protobuf"),),
         code="V15",
     ),
