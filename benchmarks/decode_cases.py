@@ -82,6 +82,17 @@ def token_draws(slots: int, vocabulary: int) -> Iterator[Workload]:
     )
 
 
+def wide_rows(rows: int, inputs: int, sizes: tuple[int, ...], rank: int = 16) -> Iterator[Workload]:
+    """The weights of linears that read the same rows are read once; `torch` multiplies by one after another."""
+    weights, outputs = [draw(size, inputs) for size in sizes], sum(sizes)
+    x, add = draw(rows, inputs), draw(rows, outputs)
+    given = {"a": draw(len(sizes) * rank, inputs), "b": draw(outputs, rank), "add": add}
+    calls = each(ours("few_rows", compiled=False), lambda i: (i.forward(x, weights, **given),))
+    floor = BYTES * (inputs * outputs + rows * (inputs + 2 * outputs))
+    shape = f"{rows}x{inputs}->{sizes} r{rank}"
+    yield Workload(op="few_rows", direction="forward", shape=shape, calls=calls, floor_bytes=floor)
+
+
 def few_rows(rows: int, inputs: int, outputs: int, rank: int = 16) -> Iterator[Workload]:
     """Packed weights are read once; `torch` multiplies by the weight opened beforehand, 2 bytes an element."""
     functions = peer("bitsandbytes", "functional")

@@ -4,7 +4,7 @@ First every case of the ops' tests is held against float64. Then each tile is ti
 generation plays it: one launch after another on copies of the data that together are many times the L2 cache, so that
 every byte comes from memory; the time of a launch is that of the graph over their number. `GB/s` is of the bytes that
 any implementation must read and write. Tiles are compiled beforehand by processes that work side by side. Beside them:
-PyTorch's product of few 16-bit rows, and bitsandbytes' by 4-bit weights where PEERS_SITE (see kernels.py) has it.
+PyTorch's products of few 16-bit rows, and bitsandbytes' by 4-bit weights where PEERS_SITE (see kernels.py) has it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT / "b
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 sys.path += [folder for folder in [os.environ.get("PEERS_SITE", "")] if folder]
 
-from studio_kernels import decode_attention, nf4_few_rows, token_sampler  # noqa: E402 (the folders above come first)
+from studio_kernels import decode_attention, few_rows, nf4_few_rows, token_sampler  # noqa: E402 (the folders above come first)
 from studio_kernels.dispatch import ERRORS, op_named  # noqa: E402
 from studio_kernels.nf4 import Nf4  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -40,13 +40,16 @@ from benchmarks.decode_cases import make_pages, stock_4bit  # noqa: E402
 from benchmarks.kernel_cases import draw, peer  # noqa: E402
 from benchmarks.kernels import Clock, measure_rates  # noqa: E402
 
-OPS = ("nf4_few_rows", "decode_attention", "token_sampler", "write_pages")
+OPS = ("few_rows", "nf4_few_rows", "decode_attention", "token_sampler", "write_pages")
 COLD_BYTES = 512 << 20
 """What the copies of a trial's data take together; the L2 cache of an H200 has 60 MB."""
 MOST_COPIES, FEWEST_COPIES = 64, 8
 REPLAYS = 7
 SHAPES = ((4096, 14336), (14336, 4096), (4096, 6144), (4096, 4096))
 """Inputs and outputs of the linears of an 8B model: gate or up, down, q, k and v together, o."""
+GROUPS = ((4096, (4096, 1024, 1024)), (4096, (4096,)), (4096, (14336, 14336)), (14336, (4096,)))
+"""Likewise of those that read the same rows: q, k and v, o, gate and up, down."""
+RANK = 16
 ROWS = (1, 16, 64)
 SLOTS = ((1, 1024), (8, 1024), (64, 1024), (1, 16384))
 HEADS = (32, 8, 128)
@@ -73,6 +76,49 @@ def count_copies(size_bytes: int) -> int:
     return max(FEWEST_COPIES, min(MOST_COPIES, -(-COLD_BYTES // size_bytes)))
 
 
+def wide_rows_trials(
+    rows_of: Sequence[int] = ROWS, groups: Sequence[tuple[int, tuple[int, ...]]] = GROUPS
+) -> Iterator[Trial]:
+    """Few rows by 16-bit weights of linears that read the same, with adapters and what they are added to."""
+    for inputs, sizes in groups:
+        outputs = sum(sizes)
+        weights = [[draw(size, inputs) for size in sizes] for _ in range(count_copies(2 * inputs * outputs))]
+        for rows in rows_of:
+            x, add = draw(rows, inputs), draw(rows, outputs)
+            given = {"a": draw(len(sizes) * RANK, inputs), "b": draw(outputs, RANK), "add": add}
+            run = partial(run_wide_rows, x, weights, given)
+            ways = {"rule": run} | {spell(tile): partial(run, tile=tile) for tile in list_row_tiles(rows)}
+            ways["torch"] = partial(run_torch_rows, x, weights, given)
+            ways["torch, without adapters"] = partial(run_torch_rows, x, weights, {"add": add})
+            floor = 2 * (inputs * outputs + rows * (inputs + 2 * outputs))
+            yield Trial("few_rows", f"{rows}x{inputs}->{sizes} r{RANK}", floor, len(weights), ways)
+        del weights
+
+
+def list_row_tiles(rows: int) -> list[few_rows.RowsTile]:
+    """Return what is tried for so many rows."""
+    found = [
+        few_rows.RowsTile(outputs=outputs, keys=keys, num_warps=warps, num_stages=stages)
+        for (outputs, warps), keys, stages in product(
+            ((16, 2), (16, 4), (32, 4), (64, 4), (64, 8)), (128, 256, 512), (2, 3, 4)
+        )
+    ]
+    padded = max(16, rows)
+    return [tile for tile in found if 2 * tile.num_stages * tile.keys * (tile.outputs + padded) <= 160_000]
+
+
+def run_wide_rows(
+    x: Tensor, weights: Sequence[Any], given: dict[str, Tensor], copy: int, **options: Any
+) -> Tensor:
+    """Multiply by the weights of that number."""
+    return op_named("few_rows").triton.forward(x, weights[copy], **given, **options)
+
+
+def run_torch_rows(x: Tensor, weights: Sequence[Any], given: dict[str, Tensor], copy: int) -> Tensor:
+    """The same by PyTorch."""
+    return op_named("few_rows").reference.forward(x, weights[copy], **given)
+
+
 def few_rows_trials(
     rows_of: Sequence[int] = ROWS, shapes: Sequence[tuple[int, int]] = SHAPES
 ) -> Iterator[Trial]:
@@ -91,12 +137,6 @@ def few_rows_trials(
             floor = size_bytes + rows * (inputs + outputs) * 2
             yield Trial("nf4_few_rows", f"{rows}x{inputs}->{outputs} r16", floor, copies, ways)
         del weights
-        wide = [draw(outputs, inputs) for _ in range(count_copies(2 * inputs * outputs))]
-        for rows in rows_of:
-            x = draw(rows, inputs)
-            ways = {"torch": partial(run_wide, x, wide)}
-            floor = 2 * (inputs * outputs + rows * (inputs + outputs))
-            yield Trial("bf16 product", f"{rows}x{inputs}->{outputs}", floor, len(wide), ways)
 
 
 def list_tiles(rows: int) -> list[nf4_few_rows.OutputTile]:
@@ -150,11 +190,6 @@ def run_stock_4bit(
         offset=weight.offset, state2=nested,
     )  # fmt: skip
     return stock_4bit(x, weight.packed.view(-1, 1), state, tail)()[0]
-
-
-def run_wide(x: Tensor, weights: Sequence[Tensor], copy: int) -> Tensor:
-    """Multiply by the 16-bit weight of that number."""
-    return torch.mm(x, weights[copy].T)
 
 
 def attention_trials(slots_of: Sequence[tuple[int, int]] = SLOTS) -> Iterator[Trial]:
@@ -217,6 +252,7 @@ def write_trials() -> Iterator[Trial]:
 
 
 TRIALS: dict[str, Callable[[], Iterator[Trial]]] = {
+    "few_rows": wide_rows_trials,
     "nf4_few_rows": few_rows_trials,
     "decode_attention": attention_trials,
     "token_sampler": sampler_trials,

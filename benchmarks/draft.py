@@ -7,6 +7,7 @@ from typing import Any
 from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import literal
 from studio.core.recipe import AdapterSpec, DatasetSpec, ModelChoice, OptimSpec, Recipe
+from studio.planning.decoder_shape import find_asked_ops
 from studio.planning.run_plan import OPS
 
 
@@ -34,7 +35,13 @@ def draft_run(
         return Choice(value=value, reason=literal("benchmark"))
 
     quantization = "nf4" if bits == 4 else "none"
-    ops = [*OPS, "fp8"] if fp8 else OPS
+    recipe = Recipe(
+        model=ModelChoice(source=model.source, quantization=quantization),
+        data=DatasetSpec(source="", max_length=tokens, validation_share=0.0),
+        adapter=AdapterSpec(dora=dora, target_modules=targets or "all-linear"),
+        optim=OptimSpec(batch_size=batch, optimizer=optimizer),
+    )
+    ops = [*OPS, *find_asked_ops(recipe, model, fp8=fp8)]
     plan = BackendPlan(
         device=choose(device),
         dtype=choose(dtype),
@@ -44,11 +51,5 @@ def draft_run(
         checkpointing=choose(recompute),
         kernels={op: choose("triton" if triton and device != "cpu" else "reference") for op in ops},
         fp8=choose(fp8),
-    )
-    recipe = Recipe(
-        model=ModelChoice(source=model.source, quantization=quantization),
-        data=DatasetSpec(source="", max_length=tokens, validation_share=0.0),
-        adapter=AdapterSpec(dora=dora, target_modules=targets or "all-linear"),
-        optim=OptimSpec(batch_size=batch, optimizer=optimizer),
     )
     return plan, recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from benchmarks.decode_cases import decode_attentions, few_rows, page_writes, token_draws
+from benchmarks.decode_cases import decode_attentions, few_rows, page_writes, token_draws, wide_rows
 from benchmarks.delta_rule_cases import delta_rules
 from benchmarks.kernel_cases import (
     Workload,
@@ -64,6 +64,11 @@ CASES: Cases = {
     "decode_attention": tuple(partial(decode_attentions, slots, 1024, 32, 8, 128) for slots in (1, 8, 64)),
     "write_pages": (partial(page_writes, 64, 8, 128),),
     "token_sampler": (partial(token_draws, 1, 128256), partial(token_draws, 64, 128256)),
+    "few_rows": tuple(
+        partial(wide_rows, rows, 4096, sizes)
+        for rows in (1, 16)
+        for sizes in ((4096, 1024, 1024), (14336, 14336))
+    ),
     "nf4_few_rows": tuple(
         partial(few_rows, rows, *shape)
         for rows in (1, 8, 64)
@@ -102,6 +107,7 @@ TRY: Cases = {
     "decode_attention": (partial(decode_attentions, 2, 70, 4, 2, 16),),
     "write_pages": (partial(page_writes, 2, 2, 16),),
     "token_sampler": (partial(token_draws, 2, 100),),
+    "few_rows": (partial(wide_rows, 2, 64, (32, 16)),),
     "nf4_few_rows": (partial(few_rows, 2, 128, 64), partial(few_rows, 1, 64, 32, rank=0)),
 }
 """A try of the benchmark itself on any machine."""

@@ -9,6 +9,7 @@ from studio_kernels._triton import ERRORS, importable
 from studio_kernels.adamw import ADAMW
 from studio_kernels.decode_attention import DECODE_ATTENTION
 from studio_kernels.dropout import DROPOUT
+from studio_kernels.few_rows import FEW_ROWS
 from studio_kernels.flash import FLASH_ATTENTION
 from studio_kernels.fp8 import FP8
 from studio_kernels.gated_delta import GATED_DELTA
@@ -46,6 +47,7 @@ OPS: tuple[Op, ...] = (
     DECODE_ATTENTION,
     WRITE_PAGES,
     TOKEN_SAMPLER,
+    FEW_ROWS,
     NF4_FEW_ROWS,
 )
 IMPLEMENTATIONS = ("reference", "triton")

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from studio_kernels import nf4
 from studio_kernels._triton import gpu_support, interpreted
+from studio_kernels.few_rows import MOST_ROWS
 from studio_kernels.nf4 import BLOCK, Nf4
 from studio_kernels.nf4_few_rows_kernels import _product_kernel, _sum_kernel
 from studio_kernels.op import Implementation, Op, Support
 from studio_kernels.test_inputs import Draws
 
 DTYPES = (torch.float16, torch.bfloat16)
-MOST_ROWS = 64
 ELEMENTS = 512
 
 
@@ -155,6 +155,5 @@ NF4_FEW_ROWS = Op(
     triton=Implementation(forward=fused_forward),
     supports=supports,
     sample=sample,
-    used=False,  # until it is faster than weights that were opened before
     needs_dots=True,
 )

@@ -215,5 +215,4 @@ TOKEN_SAMPLER = Op(
     triton=Implementation(forward=fused_forward),
     supports=supports,
     sample=sample,
-    used=False,  # until the loop of answers draws by it
 )

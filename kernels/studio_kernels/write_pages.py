@@ -125,5 +125,4 @@ WRITE_PAGES = Op(
     triton=Implementation(forward=fused_forward),
     supports=supports,
     sample=sample,
-    used=False,  # until the loop of answers writes by it
 )

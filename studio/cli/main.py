@@ -160,6 +160,7 @@ COMMANDS: dict[str, Command] = {
     "runs": _later("studio.cli.runs", "runs"),
     "chat": _later("studio.cli.chat", "chat"),
     "eval": _later("studio.cli.eval", "evaluate"),
+    "reward": _later("studio.cli.reward", "reward"),
     "serve": _later("studio.cli.serve", "serve"),
     "export": _later("studio.cli.export", "export"),
     "wsl": _later("studio.cli.wsl", "run_wsl"),

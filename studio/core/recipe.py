@@ -182,6 +182,18 @@ class PreferenceSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RewardSpec:
+    """One way by which sampled answers are scored; read by the objectives that learn from scores."""
+
+    name: str
+    """A reward of studio/engine/rewards, or `file:PATH` of a person's own code."""
+    weight: float = 1.0
+    """How often its score counts in the sum; below 0 it is taken off."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What this reward can be told, by name: its own fields."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
     """When the run looks up from its work: evaluation, checkpoints, the end; and what it may use."""
 
@@ -212,6 +224,8 @@ class Recipe:
     data: DatasetSpec
     adapter: AdapterSpec = field(default_factory=AdapterSpec)
     preference: PreferenceSpec = field(default_factory=PreferenceSpec)
+    rewards: tuple[RewardSpec, ...] = ()
+    """No knob: a list that the window draws as a section of its own."""
     optim: OptimSpec = field(default_factory=OptimSpec)
     run: RunSpec = field(default_factory=RunSpec)
 

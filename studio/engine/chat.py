@@ -220,16 +220,19 @@ class Speaker:
         max_new_tokens: int,
         on_end: Callable[[int, Completion], None],
         should_stop: Callable[[], bool],
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> list[Completion]:
-        """Return greedy answers of `side` to many prompts of token ids, each as long as it may and can become.
+        """Return answers of `side` to many prompts of token ids, each as long as it may and can become.
 
-        `on_end` hears of each that came to its end, with its place among `prompts`, in the order of their ends.
+        Greedy ones at temperature 0; else each prompt's place is added to `seed`. `on_end` hears of each that came to
+        its end, with its place among `prompts`, in the order of their ends.
         """
         answerer, requests = self._answerers[side], []
-        for prompt in prompts:
+        for place, prompt in enumerate(prompts):
             room = answerer.limit - len(prompt) if answerer.limit else max_new_tokens
-            sampling = Sampling(max_new_tokens=max(1, min(max_new_tokens, room)))
-            requests.append(Request(tuple(prompt), sampling))
+            most = max(1, min(max_new_tokens, room))
+            requests.append(Request(tuple(prompt), Sampling(most, temperature, seed + place)))
         places = {id(request): place for place, request in enumerate(requests)}
 
         def tell(grown: Sequence[Completion]) -> None:

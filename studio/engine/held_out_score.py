@@ -10,7 +10,7 @@ import numpy as np
 from studio.core.events import AnswersScored, HeldOutScore, Warned
 from studio.core.i18n import text
 from studio.core.metrics import METRICS
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 from studio.core.metrics.suggest import suggest_metrics
 from studio.data.sequence_packing import Example
 from studio.engine.confidence import Bounded, bound_value
@@ -32,7 +32,7 @@ class HeldOutAnswers:
         """`count`: rows at most, drawn by `seed`; `keeps`: the metric that the best state is kept by, or none."""
         self._answers = answers
         self._prompts: list[tuple[list[int], int]] = []
-        self._rows: list[Answered] = []
+        self._rows: list[AnsweredRow] = []
         order = np.random.default_rng(seed).permutation(len(rows)) if count else ()
         for place in order:
             if len(self._rows) == count:
@@ -96,11 +96,13 @@ class HeldOutAnswers:
         prompt, expected = row.token_ids[:begin].tolist(), row.token_ids[begin:end].tolist()
         self._prompts.append((prompt, 2 * len(expected) + 8))
         asked = self._answers.tokenizer.decode(prompt, skip_special_tokens=True)
-        self._rows.append(Answered(given="", expected=self._answers.say(expected), prompt=asked))
+        self._rows.append(AnsweredRow(given="", expected=self._answers.say(expected), prompt=asked))
 
-    def _count(self, counts: dict[str, list[Counts]], rows: Sequence[Answered], said: Sequence[str]) -> None:
+    def _count(
+        self, counts: dict[str, list[Counts]], rows: Sequence[AnsweredRow], said: Sequence[str]
+    ) -> None:
         for row, words in zip(rows, said, strict=True):
-            answered = Answered(given=words, expected=row.expected, prompt=row.prompt)
+            answered = AnsweredRow(given=words, expected=row.expected, prompt=row.prompt)
             for metric in self.metrics:
                 found = metric.count(answered, MetricSettings())
                 if found is not None:

@@ -119,10 +119,9 @@ def make_fast(
     if policy is not None:
         device = next(model.parameters()).device
         capability = read_capability(device) if capability is None else capability
-        # Where nobody decided on them, experts are multiplied as adapters are, and a delta rule's chunks.
-        kernels = {op: kernels.get("lora", "reference") for op in ("grouped_matmul", "gated_delta")} | dict(
-            kernels
-        )
+        # Where nobody decided on them, experts are multiplied as adapters are, and so for the others.
+        asked = ("grouped_matmul", "gated_delta", "magnitudes")
+        kernels = {op: kernels.get("lora", "reference") for op in asked} | dict(kernels)
         if fp8:  # where nobody decided on it, rows are quantised as they are normalised
             kernels = {"fp8": kernels.get("rms_norm", "reference"), **kernels}
 

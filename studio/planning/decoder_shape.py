@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED
+
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import LEARNS, Recipe
@@ -189,6 +191,15 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
 def trains_magnitudes(recipe: Recipe) -> bool:
     """Return whether each output's length is trained beside its adapter (models/decoder/magnitudes.py)."""
     return recipe.adapter.dora and recipe.adapter.method == "lora"
+
+
+def find_asked_ops(recipe: Recipe, model: ModelFacts, *, fp8: bool) -> tuple[str, ...]:
+    """Return the ops beside OPS that a run of `recipe` asks for; `fp8`: whether it multiplies in 8 bits."""
+    asked = {
+        "magnitudes": trains_magnitudes(recipe), "fp8": fp8, "grouped_matmul": bool(model.expert_parameters),
+        "gated_delta": has_delta_rule(model),
+    }  # fmt: skip
+    return tuple(op for op in NEEDS_DOTS_WHERE_ASKED if asked[op])
 
 
 def has_delta_rule(model: ModelFacts) -> bool:

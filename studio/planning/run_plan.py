@@ -15,12 +15,11 @@ from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.models.rope_scaling import count_positions, name_scaling
 from studio.planning.backend_table import (
     NEEDS_DOTS,
-    NEEDS_DOTS_WHERE_ASKED,
     Backend,
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import count_sequences, has_delta_rule, read_decoder, trains_magnitudes
+from studio.planning.decoder_shape import count_sequences, find_asked_ops, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -67,14 +66,9 @@ def plan(
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
-    asked = {
-        "magnitudes": trains_magnitudes(recipe), "fp8": fp8.value, "grouped_matmul": model.expert_parameters,
-        "gated_delta": has_delta_rule(model),
-    }  # fmt: skip
-    for op in NEEDS_DOTS_WHERE_ASKED:
-        if asked[op]:
-            fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
-            draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
+    for op in find_asked_ops(recipe, model, fp8=fp8.value):
+        fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
+        draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
     done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)

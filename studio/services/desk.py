@@ -22,6 +22,7 @@ from studio.services.presets import Presets
 from studio.services.queue import Queue
 from studio.services.recipe_checks import RecipeChecks
 from studio.services.results import find_result
+from studio.services.reward_trials import RewardTrials
 from studio.services.run_library import RunLibrary
 from studio.services.runs import Runs
 from studio.services.sharing import Sharing
@@ -65,6 +66,7 @@ class Desk:
         self.library = RunLibrary(workspace, self.runs, self.machine.facts, self._forget, self._release)
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
         self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
+        self.trials = RewardTrials(workspace, self.chat)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload

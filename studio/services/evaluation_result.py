@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from studio.core.i18n import Text
 from studio.core.metrics import METRICS
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 from studio.core.metrics.suggest import suggest_metrics
 from studio.core.recipe import Recipe
 from studio.data.questions import QuestionSet
@@ -38,7 +38,7 @@ class AnswerJudge(Protocol):
 
     def judge(
         self,
-        rows: Sequence[Answered],
+        rows: Sequence[AnsweredRow],
         on_verdict: Callable[[int, Any], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -99,7 +99,7 @@ class EvaluationResult:
 def choose_metrics(questions: QuestionSet, *, judged: bool = False) -> tuple[AnswerMetric, ...]:
     """Return the metrics that suit the given answers; none where no answer is given, but for a judge."""
     rows = [
-        Answered(given="", expected=one.expected, prompt=one.prompt)
+        AnsweredRow(given="", expected=one.expected, prompt=one.prompt)
         for one in questions.asked
         if one.expected is not None
     ]
@@ -125,7 +125,7 @@ def measure_side(
         if answer is None:
             continue
         verdict = journal.verdicts.get((one.number, rubric))
-        row = Answered(
+        row = AnsweredRow(
             given=answer.words,
             expected=one.expected or "",
             prompt=one.prompt,

@@ -15,7 +15,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts
 from studio.core.i18n import Text, text
-from studio.core.metrics.metric import Answered, AnswerMetric
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.data.questions import QuestionSet
 from studio.machine.workspace import Workspace
@@ -298,7 +298,7 @@ class Evaluations:
                 if one.number in journal.answers and (one.number, judge.rubric) not in journal.verdicts
             ]
             given = [
-                Answered(
+                AnsweredRow(
                     given=journal.answers[one.number].words, expected=one.expected or "", prompt=one.prompt
                 )
                 for one in rows

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
-from studio.core.metrics.metric import Answered
+from studio.core.metrics.metric import AnsweredRow
+from studio.core.metrics.verdict import VERDICT_TOKENS, read_score, write_case
 from studio.hub.chat_client import ChatClient
 from studio.services.chat_service import ChatService
 from studio.services.evaluation_result import Contender
 
-MOST_SCORE = 10
-VERDICT_TOKENS = 512
-SCORE = re.compile(r"score\W{0,6}(\d+(?:\.\d+)?)(?:\s*/\s*10)?", re.I)
 RUBRIC_BYTES = 2**16
-INSTRUCTION = """You judge how good an answer is. Judge by this rubric alone:
-
-{rubric}
-
-Say in a sentence or two why. Then end with a line "Score: N", where N is a whole number from 0 (worst) to 10 (best)."""
-CASE = """Question:
-{prompt}
-{expected}
-Answer to judge:
-{given}"""
 
 
 class AddressJudge:
@@ -41,7 +28,7 @@ class AddressJudge:
 
     def judge(
         self,
-        rows: Sequence[Answered],
+        rows: Sequence[AnsweredRow],
         on_verdict: Callable[[int, Any], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -64,7 +51,7 @@ class LocalJudge:
 
     def judge(
         self,
-        rows: Sequence[Answered],
+        rows: Sequence[AnsweredRow],
         on_verdict: Callable[[int, Any], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -107,20 +94,11 @@ def read_rubric(path: Path) -> str:
     return words
 
 
-def write_case(row: Answered, rubric: str) -> list[dict[str, str]]:
-    """Return the messages that ask for a verdict."""
-    expected = f"\nAnswer that is right:\n{row.expected}\n" if row.expected else ""
-    case = CASE.format(prompt=row.prompt, expected=expected, given=row.given)
-    return [{"role": "user", "content": INSTRUCTION.format(rubric=rubric) + "\n\n" + case}]
-
-
 def read_verdict(words: str) -> Any:
     """Return the engine.answer_journal.Judgement that a judge's words come to: by the last score in them."""
     from studio.engine.answer_journal import Judgement
 
-    found = SCORE.findall(words)
-    score = float(found[-1]) / MOST_SCORE if found else None
-    return Judgement(score if score is not None and 0 <= score <= 1 else None, words)
+    return Judgement(read_score(words), words)
 
 
 def name_rubric(judge: str, rubric: str) -> str:

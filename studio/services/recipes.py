@@ -17,6 +17,8 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, 
 from studio.models.catalog import inspect_model
 from studio.models.rope_scaling import count_positions
 
+FILE = "file:"
+"""Before the path of a reward that is a person's own code."""
 DEMO_RECIPE = LOCALES.parent / "recipes" / "demo.json"
 DEMO_SETTINGS = (
     "adapter.rank",
@@ -60,6 +62,12 @@ def read_recipe(path: str | Path, tell: Callable[[Text], None] = lambda note: No
         ),
         data=dataclasses.replace(
             recipe.data, source=place(recipe.data.source), validation=place(recipe.data.validation)
+        ),
+        rewards=tuple(
+            dataclasses.replace(one, name=FILE + place(one.name.removeprefix(FILE)))
+            if one.name.startswith(FILE)
+            else one
+            for one in recipe.rewards
         ),
     )
     return fit_length(recipe, data)

@@ -25,9 +25,7 @@ from studio.core.i18n import load_catalogue, text
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
-COMMANDS = (
-    "studio demo train resume check plan data doctor explain runs chat eval serve export wsl bench".split()
-)
+COMMANDS = "studio demo train resume check plan data doctor explain runs chat eval reward serve export wsl bench".split()
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +159,25 @@ def test_a_gguf_file_answers_in_llama_cpp_as_the_run_does(trained, ask):
     assert {path.name for path in folder.iterdir()} >= {"Modelfile", "README.md", file.name}
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "xllamacpp" in card and "nats" in card and str(folder) not in card
-    assert f"FROM ./{file.name}" in (folder / "Modelfile").read_text(encoding="utf-8")
+    modelfile = (folder / "Modelfile").read_text(encoding="utf-8")
+    assert f"FROM ./{file.name}" in modelfile and "PARAMETER num_ctx" in modelfile
     chat = [[{"role": "user", "content": "Hi"}]]
     assert "Hi" in ask_llama_cpp(file, {"chats": chat})["rendered"][0]
     assert (
         "gguf_q8_0"
         in ask("export", trained[0]["run"], "--to", "gguf", "--type", "q9", code=2)["error"]["fix"]
     )
+
+
+@pytest.mark.computing
+def test_an_adapter_for_llama_cpp_and_a_model_for_ollama(trained, ask):
+    folder = Path(ask("export", trained[0]["run"], "--to", "adapter_gguf")["path"])
+    (file,) = folder.glob("*.gguf")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "nats a token from the trained model" in card and f"--lora {file.name}" in card
+    folder = Path(ask("export", trained[0]["run"], "--to", "ollama")["path"])
+    assert {"Modelfile", "README.md"} < {path.name for path in folder.iterdir()}
+    assert "Q4_K_M" in next(folder.glob("*.gguf")).name
 
 
 def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from studio.core.i18n import LOCALES
 from studio.core.metrics import METRICS
 from studio.core.metrics.choice import read_choice_letter, read_options
-from studio.core.metrics.metric import Answered, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, MetricSettings
 from studio.core.metrics.normalised import normalise
 from studio.core.metrics.number import read_number
 from studio.core.metrics.rouge_l import measure_common, split_words
@@ -24,7 +24,9 @@ OPTIONS = "Which fruit?\n\nA. apples\nB. pears\nC. plums"
 def score(name, given, expected, prompt="", **settings):
     """The value of one row, None where it says nothing."""
     metric = BY_NAME[name]
-    counts = metric.count(Answered(given=given, expected=expected, prompt=prompt), MetricSettings(**settings))
+    counts = metric.count(
+        AnsweredRow(given=given, expected=expected, prompt=prompt), MetricSettings(**settings)
+    )
     return None if counts is None else metric.total(counts)
 
 
@@ -38,7 +40,7 @@ def test_names_are_unique_and_have_words_in_both_languages():
 def test_chrf_is_that_of_sacrebleu():
     metric, sums = BY_NAME["chrf"], None
     for row in KEPT["rows"]:
-        counts = metric.count(Answered(given=row["given"], expected=row["expected"]), MetricSettings())
+        counts = metric.count(AnsweredRow(given=row["given"], expected=row["expected"]), MetricSettings())
         assert abs(100 * metric.total(counts) - row["chrf"]) < 1e-9, row
         sums = counts if sums is None else tuple(map(sum, zip(sums, counts, strict=True)))
     assert abs(100 * metric.total(sums) - KEPT["corpus_chrf"]) < 1e-9, "of all rows together"
@@ -180,13 +182,13 @@ def test_json_says_nothing_of_rows_that_want_none():
 def test_perplexity_weighs_tokens_and_may_be_infinite():
     metric = BY_NAME["perplexity"]
     rows = [
-        Answered(given="", expected="x", loss_nats=nats, loss_tokens=tokens)
+        AnsweredRow(given="", expected="x", loss_nats=nats, loss_tokens=tokens)
         for nats, tokens in ((2.0, 1), (4.0, 5))
     ]
     counts = [metric.count(row, MetricSettings()) for row in rows]
     assert metric.total([sum(part) for part in zip(*counts, strict=True)]) == pytest.approx(math.exp(6 / 6))
     assert metric.total((9999.0, 1.0)) == math.inf
-    assert metric.count(Answered(given="", expected="x"), MetricSettings()) is None
+    assert metric.count(AnsweredRow(given="", expected="x"), MetricSettings()) is None
 
 
 @pytest.mark.parametrize(
@@ -200,5 +202,5 @@ def test_perplexity_weighs_tokens_and_may_be_infinite():
     ],
 )  # fmt: skip
 def test_metrics_that_suit_the_answers(expected, prompt, names):
-    rows = [Answered(given="", expected=expected, prompt=prompt)] * 3
+    rows = [AnsweredRow(given="", expected=expected, prompt=prompt)] * 3
     assert {metric.name for metric in METRICS if metric.suits(rows)} == names

@@ -16,7 +16,7 @@ from studio.core.events import SampleWritten
 from studio.core.facts import Verdict
 from studio.core.i18n import load_catalogue, text
 from studio.core.metrics import METRICS
-from studio.core.metrics.metric import Answered, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, MetricSettings
 from studio.data.questions import QuestionRow, QuestionSet
 from studio.engine.answer_journal import WrittenAnswer
 from studio.engine.confidence import bound_value
@@ -434,7 +434,7 @@ def make_result(prompt: str, expected: str, base: str, tuned: str = "") -> Evalu
     metrics = tuple(metric for metric in METRICS if metric.name in ("exact", "json", "chrf", "perplexity"))
     sides = []
     for name, words, nats in (("tuned", tuned, 0.5), (BASE, base, 2.0)):
-        answered = Answered(given=words, expected=expected, prompt=prompt, loss_nats=nats, loss_tokens=1)
+        answered = AnsweredRow(given=words, expected=expected, prompt=prompt, loss_nats=nats, loss_tokens=1)
         counts = {metric.name: metric.count(answered, MetricSettings()) for metric in metrics}
         scores = {
             metric.name: bound_value(metric, [counts[metric.name]])

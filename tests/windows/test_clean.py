@@ -56,6 +56,10 @@ ALLOWED = {
         "os.replace": "a beat that a reader holds is left out: the next one comes soon"
     },
     "studio/data/cache.py": {"os.replace": "a folder that somebody reads stays where it is"},
+    "studio/engine/guarded_code/confine.py": {"resource": "by sys.platform; on Windows a job object"},
+    "studio/engine/guarded_code/pool.py": dict.fromkeys(
+        ("os.killpg", "os.kill"), "by sys.platform; on Windows a job object"
+    ),
     "studio/data/template_sandbox.py": {"resource": "by os.name; on Windows the parent looks"},
     "studio/installer/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
     "studio/machine/open_files.py": {"resource": "by os.name; Windows has no such limit"},

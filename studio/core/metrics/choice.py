@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings, mark, most
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings, mark, most
 from studio.core.metrics.normalised import normalise
 
 OPTION = re.compile(r"^\s*[(\[]?([A-Z])\s?[).:\]]\s*(\S.*)$", re.M)
@@ -51,7 +51,7 @@ def _holds(said: str, option: str) -> bool:
     return bool(option) and re.search(rf"(?<!\w){re.escape(option)}(?!\w)", said) is not None
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     options = read_options(row.prompt)
     wanted = read_choice_letter(row.expected, options)
     if wanted is None or (options and wanted not in options):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 from studio.core.metrics.rouge_l import is_prose
 
 ORDER = 6
 BETA_SQUARED = 4
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     """(n-grams given, expected, common) for n = 1..6; white space does not count."""
     given, expected = "".join(row.given.split()), "".join(row.expected.split())
     counts: list[float] = []

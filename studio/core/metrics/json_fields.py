@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from studio.core.json_file import parse_json
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings, most
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings, most
 
 FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S | re.I)
 Path = tuple[str | int, ...]
@@ -49,7 +49,7 @@ def is_equal(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     """Fields that both have with the same value, as a share of all that either has; 1 where both are equal."""
     wanted, found = read_object(row.expected), read_object(row.given)
     if wanted is NOTHING or not isinstance(wanted, (dict, list)):

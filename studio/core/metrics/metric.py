@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class AnsweredRow:
     """One question with what was answered and what was given as the right answer."""
 
     given: str
@@ -45,7 +45,7 @@ class AnswerMetric:
     """How good answers are. Its label is the text `metric.NAME`."""
 
     name: str
-    count: Callable[[Answered, MetricSettings], Counts | None]
+    count: Callable[[AnsweredRow, MetricSettings], Counts | None]
     """What one row adds; None where the row says nothing, such as a number where none was given."""
     total: Callable[[Sequence[float]], float] = share
     """The value of summed counts: of one row, of all, of any drawn again."""
@@ -57,7 +57,7 @@ class AnswerMetric:
     needs: Literal["answers", "losses", "judge"] = "answers"
     needs_expected: Callable[[MetricSettings], bool] = lambda settings: True
     """Whether rows without a given answer say nothing."""
-    suits: Callable[[Sequence[Answered]], bool] = lambda rows: False
+    suits: Callable[[Sequence[AnsweredRow]], bool] = lambda rows: False
     """Whether it is worth a look for rows with these questions and expected answers, where nobody chose."""
 
 
@@ -66,7 +66,7 @@ def mark(right: bool) -> Counts:
     return (float(right), 1.0)
 
 
-def most(rows: Sequence[Answered], test: Callable[[Answered], bool], least: float = 0.9) -> bool:
+def most(rows: Sequence[AnsweredRow], test: Callable[[AnsweredRow], bool], least: float = 0.9) -> bool:
     """Return whether at least that share of some of `rows` passes `test`; False without rows."""
     looked = rows[:200]
     return bool(looked) and sum(map(test, looked)) >= least * len(looked)

@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings, mark, most
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings, mark, most
 
 GROUPED = r"\d{1,3}(?:(?P<sep>[,.'\u2019])\d{3})(?:(?P=sep)\d{3})*(?!\d)(?:(?!(?P=sep))[.,]\d+)?"
 NUMBER = re.compile(
@@ -82,12 +82,12 @@ def is_number(given: str, wanted: str, tolerance: float) -> bool | None:
     return any(math.isclose(one, right[0], rel_tol=tolerance, abs_tol=tolerance) for one in allowed)
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     right = is_number(row.given, row.expected, settings.tolerance)
     return None if right is None else mark(right)
 
 
-def _comes_to_one(row: Answered) -> bool:
+def _comes_to_one(row: AnsweredRow) -> bool:
     """Whether the given answer is a number, with a unit at most, or ends in one behind ####."""
     found = NUMBER.search(row.expected)
     if found is None or "####" in row.expected:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     return None if row.loss_nats is None or not row.loss_tokens else (row.loss_nats, float(row.loss_tokens))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings, mark
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings, mark
 
 
 @lru_cache(maxsize=256)
@@ -17,7 +17,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     found = compile_pattern(settings.pattern or row.expected.strip())
     return None if found is None else mark(found.search(row.given) is not None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from studio.core.metrics.metric import Answered, AnswerMetric, Counts, MetricSettings
+from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 
 WORD = re.compile(r"[a-z0-9]+")
 SIGN = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]"
@@ -37,13 +37,13 @@ def measure_common(one: Sequence[str], other: Sequence[str]) -> int:
     return len(one) - row.bit_count()
 
 
-def _count(row: Answered, settings: MetricSettings) -> Counts | None:
+def _count(row: AnsweredRow, settings: MetricSettings) -> Counts | None:
     right, found = split_words(row.expected), split_words(row.given)
     common = measure_common(right, found) if right and found else 0
     return (2 * common / (len(right) + len(found)) if common else 0.0), 1.0
 
 
-def is_prose(rows: Sequence[Answered]) -> bool:
+def is_prose(rows: Sequence[AnsweredRow]) -> bool:
     """Return whether expected answers are sentences rather than values or JSON."""
     looked = [row for row in rows[:200] if not row.expected.lstrip().startswith(("{", "["))]
     words = sum(len(split_words(row.expected)) for row in looked)

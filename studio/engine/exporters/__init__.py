@@ -6,11 +6,13 @@ Importing them takes no torch: the screens ask them what an export will take.
 from __future__ import annotations
 
 from studio.engine.exporters.adapter import ADAPTER
+from studio.engine.exporters.adapter_gguf import ADAPTER_GGUF
 from studio.engine.exporters.exporter import Exporter
 from studio.engine.exporters.gguf_file import GGUFS
 from studio.engine.exporters.merged import MERGED
+from studio.engine.exporters.ollama import OLLAMA
 
-EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, *GGUFS)
+EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, OLLAMA, ADAPTER_GGUF, *GGUFS)
 
 
 def get_exporter(name: str) -> Exporter | None:

@@ -7,20 +7,20 @@ read again as any file would be (models/gguf/written.py), and llama.cpp itself o
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studio.core.errors import StudioError
-from studio.core.i18n import Text, text
+from studio.core.i18n import Text, load_catalogue, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.exporters.modelfile import Modelfile, make_modelfile
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
 from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
@@ -28,6 +28,9 @@ from studio.models.gguf.tensor_types import MIXES, TypeMix
 from studio.models.gguf.write import find_written
 
 if TYPE_CHECKING:
+    import torch
+
+    from studio.data.preview import PreviewRow
     from studio.models.gguf.write import FilePlan
 
 USUAL = "gguf_q4_k_m"
@@ -71,6 +74,11 @@ def count_bytes(mix: TypeMix, job: ExportJob) -> int:
     return round(job.facts.parameters * BITS[mix.name] / 8) + TOKEN_BYTES * job.facts.vocabulary
 
 
+def memory_bytes(job: ExportJob) -> int:
+    """Return what merging takes, or the opened file's weights: in 16 bits as they are read, in fp32 as they compute."""
+    return max(merged.memory_bytes(job), 6 * job.facts.parameters)
+
+
 def write(mix: TypeMix, job: ExportJob) -> None:
     """Fill job.target with the file, a Modelfile for Ollama and a card; see Exporter.
 
@@ -87,15 +95,25 @@ def write(mix: TypeMix, job: ExportJob) -> None:
         name = name_model(job)
         path = job.target / f"{name}-{mix.name}.gguf"
         plan = plan_file(folder, mix, name, path.name)
-        model = load_plain(folder) if is_there() or mix.usual.endswith("_K") else None
-        rows = read_rows(job, folder) if mix.usual.endswith("_K") else []
+        seen = read_rows(job, folder)
+        rows = [ids for row in seen if len(ids := [token.id for token in row.tokens]) > 1]
+        rows = rows if mix.usual.endswith("_K") else []
+        model = load_plain(folder) if is_there() or rows else None
         job.begin(text("export.phase.pack", form=mix.name))
-        write_file(plan, path, weigh(plan, model, rows) if rows else None)
+        importance = weigh(plan, model, rows) if rows else None
+        wanted = FolderAnswers.measure(model, folder) if is_there() else None
+        del model
+        write_file(plan, path, importance)
         job.begin(text("export.phase.check"))
         compare_file(plan, path)
-        checked = _ask_llama_cpp(plan, path, mix, model) if is_there() else {}
-        (job.target / "Modelfile").write_text(write_modelfile(path.name, folder), encoding="utf-8")
-        card = write_card(job, path, mix, checked, rows=len(rows))
+        checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
+        modelfile = make_modelfile(
+            path.name, folder, RunFolder(job.run_folder).read_recipe().data, [row.conversation for row in seen],
+            adds_begin=bool(plan.metadata.get("tokenizer.ggml.add_bos_token")),
+            context=int(plan.config["max_position_embeddings"]),
+        )  # fmt: skip
+        (job.target / "Modelfile").write_text(modelfile.words, encoding="utf-8")
+        card = write_card(job, path, mix, checked, modelfile, rows=len(rows))
         (job.target / "README.md").write_text(card, encoding="utf-8")
         for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
             if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
@@ -122,19 +140,17 @@ def load_plain(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
 
 
-def read_rows(job: ExportJob, folder: Path) -> list[list[int]]:
-    """Return some of the rows that the run learned from, as token ids; none where they are not there any more."""
+def read_rows(job: ExportJob, folder: Path) -> Sequence[PreviewRow]:
+    """Return some of the rows that the run learned from; none where they are not there any more."""
     from transformers import AutoTokenizer
 
     from studio.data.preview import preview
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     try:
         spec = RunFolder(job.run_folder).read_recipe().data
-        found = preview(spec, tokenizer, rows=CALIBRATION_ROWS).rendered
+        return preview(spec, AutoTokenizer.from_pretrained(folder), rows=CALIBRATION_ROWS).rendered
     except StudioError:
-        return []
-    return [[token.id for token in row.tokens] for row in found if len(row.tokens) > 1]
+        return ()
 
 
 def weigh(plan: FilePlan, model: Any, rows: list[list[int]]) -> dict[str, Any]:
@@ -147,7 +163,47 @@ def weigh(plan: FilePlan, model: Any, rows: list[list[int]]) -> dict[str, Any]:
     return measure_importance(model, plan.tensors, rows, kept)
 
 
-def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, model: Any) -> dict[str, float]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class FolderAnswers:
+    """What a folder's model says, which its file is held against."""
+
+    kind: type
+    """Its class in transformers."""
+    prompts: list[list[int]]
+    shares: list[torch.Tensor]
+    """log-probabilities (V,) fp32 of the token behind each prompt"""
+
+    @classmethod
+    def measure(cls, model: Any, folder: Path) -> FolderAnswers:
+        """Ask the model that was opened from `folder`."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        prompts = [tokenizer(words)["input_ids"] for words in PROMPTS]
+        return cls(type(model), prompts, _predict(model, prompts))
+
+    def list_kl(self, found: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+        """Return the KL of llama.cpp's next tokens from these, for each prompt that it did not end at."""
+        import torch
+
+        shares = []
+        for one, listed in zip(self.shares, found, strict=True):
+            if listed:
+                other = torch.full_like(one, -50.0)
+                ids, logs = zip(*listed, strict=True)
+                other[torch.tensor(ids)] = torch.tensor(logs)
+                shares.append(float((one.exp() * (one - other)).sum()))
+        return shares
+
+
+def _predict(model: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
+    import torch
+
+    with torch.inference_mode():
+        return [model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1) for ids in prompts]
+
+
+def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswers) -> dict[str, float]:
     """Return how far the file is from its folder, as llama.cpp computes it: {"kl": nats a token}.
 
     Raises StudioError where it does not load, reads other tokens, renders another chat, or computes something else.
@@ -158,15 +214,14 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, model: Any) -> dict
     from studio.models.gguf.written import TEXTS
 
     tokenizer = AutoTokenizer.from_pretrained(plan.folder)
-    prompts = [tokenizer(words)["input_ids"] for words in PROMPTS]
     chats = list(CHATS) if tokenizer.chat_template else []
     questions = {
         "texts": list(TEXTS),
         "chats": chats,
-        "prompts": prompts,
+        "prompts": wanted.prompts,
         "vocabulary": plan.config["vocab_size"],
+        "context": min(512, int(plan.config["max_position_embeddings"])),
     }
-    questions["context"] = min(512, int(plan.config["max_position_embeddings"]))
     try:
         answer = ask(path, questions)
     except LlamaCppError as error:
@@ -175,66 +230,31 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, model: Any) -> dict
         if found != tokenizer.encode(words, add_special_tokens=False):
             raise refuse("tokens_differ", path.name, words=words[:40])
     for chat, found in zip(chats, answer["rendered"], strict=True):
-        wanted = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        said = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         begin = tokenizer.bos_token or ""
-        if found.removeprefix(begin) != wanted.removeprefix(begin):
+        if found.removeprefix(begin) != said.removeprefix(begin):
             raise refuse("chat_differs", path.name, words=chat[0]["content"][:40])
-    shown, packed = _measure(plan, path, prompts, answer["log_probabilities"], model)
+    shown, packed = _measure(plan, path, answer["log_probabilities"], wanted)
     if shown > (SHARP if mix.usual in ("F16", "BF16") else 2 * packed + LEFT):
         raise refuse("llama_cpp_differs", path.name, kl=f"{shown:.3g}")
     return {"kl": shown}
 
 
-def _measure(
-    plan: FilePlan, path: Path, prompts: list[list[int]], found: list[Any], model: Any
-) -> tuple[float, float]:
-    """Return the mean KL of llama.cpp's next token from the folder's, and of the packed weights in PyTorch from it."""
-    import torch
+def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers) -> tuple[float, float]:
+    """Return the largest KL from the folder's next token: of llama.cpp's, and of the packed weights in PyTorch."""
+    from studio.models.gguf.written import load_written
 
-    from studio.models.gguf.header import read_header
-    from studio.models.gguf.keys import GgufKeys
-    from studio.models.gguf.tensors import open_tensors
-
-    @torch.inference_mode()
-    def predict() -> list[torch.Tensor]:
-        return [model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1) for ids in prompts]
-
-    wanted = predict()
-    shares = []
-    for one, listed in zip(wanted, found, strict=True):
-        if listed:  # nothing where the answer would end at once
-            other = torch.full_like(one, -50.0)
-            ids, logs = zip(*listed, strict=True)
-            other[torch.tensor(ids)] = torch.tensor(logs)
-            shares.append(float((one.exp() * (one - other)).sum()))
-    state = model.state_dict()
-    with torch.no_grad():
-        for name, weight in open_tensors(plan.family, GgufKeys(read_header(path)), plan.config):
-            if name in state and state[name].shape == weight.shape:
-                state[name].copy_(weight)
-    packed = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted, predict(), strict=True)]
+    shares = wanted.list_kl(found)
+    opened = _predict(load_written(plan, path, wanted.kind), wanted.prompts)
+    packed = [
+        float((one.exp() * (one - other)).sum()) for one, other in zip(wanted.shares, opened, strict=True)
+    ]
     return max(shares, default=0.0), max(packed)
 
 
-def write_modelfile(file: str, folder: Path) -> str:
-    """Return what `ollama create NAME -f Modelfile` reads: the file, and where answers end.
-
-    The template is the file's own: Ollama takes it since 0.30.
-    """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    generation = folder / "generation_config.json"
-    ends = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    ids = [one for one in (ends if isinstance(ends, list) else [ends]) if isinstance(one, int)]
-    stops = [
-        f"PARAMETER stop {json.dumps(tokenizer.convert_ids_to_tokens(one), ensure_ascii=False)}"
-        for one in ids
-    ]
-    return "\n".join([f"FROM ./{file}", "REQUIRES 0.30.0", *stops, ""])
-
-
-def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float], *, rows: int) -> str:
+def write_card(
+    job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float], modelfile: Modelfile, *, rows: int
+) -> str:
     """Return the card: what it is, how to run it, and what opened it."""
     from studio.engine.artifact import write_card as describe
 
@@ -251,12 +271,14 @@ def write_card(job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, f
         told += f" {rows} of the run's rows said which columns matter most."
     elif mix.usual.endswith("_K"):
         told += " The run's rows were not there any more to say which columns matter most."
+    english = load_catalogue("en")
+    notes = [english.say(note) for note in modelfile.notes]
     uses = (
         f"- Ollama: `ollama create {path.stem.lower()} -f Modelfile`, then `ollama run {path.stem.lower()}`",
         f"- LM Studio: `lms import {path.name}`",
         f"- llama.cpp: `llama-server -m {path.name}`",
     )
-    return card + "\n" + "\n".join((f"`{path.name}`: {size}. {told}", "", *uses)) + "\n"
+    return card + "\n" + "\n".join((f"`{path.name}`: {size}. {told}", "", *notes, "", *uses)) + "\n"
 
 
 def load_lines(folder: str, base: str) -> tuple[str, ...]:
@@ -276,7 +298,7 @@ def _make_exporter(mix: TypeMix) -> Exporter:
     return Exporter(
         name=f"gguf_{mix.name.lower()}",
         size_bytes=lambda job: count_bytes(mix, job),
-        memory_bytes=merged.memory_bytes,
+        memory_bytes=memory_bytes,
         write=lambda job: write(mix, job),
         load_lines=load_lines,
         find_problem=find_problem,

@@ -14,6 +14,7 @@ from studio.engine.fault_recovery import find_place, is_sticky
 from studio.engine.generation.end_test import EndTest
 from studio.engine.generation.generator import SLOTS, Generator
 from studio.engine.generation.request import Completion, Request
+from studio.engine.generation.slot_steps import NEEDED
 from studio.engine.generation.stock import answer_by_stock
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.stop_tokens import Ends
@@ -21,6 +22,8 @@ from studio.models.decoder.decoder import read_capability
 from studio.models.decoder.live_decoder import LiveDecoder, read_live
 
 COMPARED_TOKENS = 48
+ANSWERING = (*NEEDED, "few_rows", "nf4_few_rows")
+"""The ops that only answers ask for."""
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_HALF = 0.1
 """Largest difference of logits, root mean square as a share of their spread: 2e-6 was seen in fp32; products that a
@@ -63,13 +66,13 @@ class Answerer:
         self._build(self._choose(kernels or {}))
 
     def _choose(self, kernels: Mapping[str, str]) -> dict[str, str]:
-        """Return what computes each op; where nobody decided on decode_attention, what computes adapters."""
+        """Return what computes each op; where nobody decided on one of answers' own, what computes adapters."""
         weight = self.model.get_input_embeddings().weight
         given = {
             "device_type": weight.device.type, "capability": read_capability(weight.device), "dtype": weight.dtype,
             "width": weight.shape[1],
         }  # fmt: skip
-        wanted = {"decode_attention": kernels.get("lora", "reference"), **kernels}
+        wanted = dict.fromkeys(ANSWERING, kernels.get("lora", "reference")) | dict(kernels)
         return {
             op: name for op, name in wanted.items()
             if op in OP_NAMES and name == "triton" and op_named(op).supports(**given).ok

@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
-from studio.engine.generation.lookahead import Guess, Lookahead, Told
+from studio.engine.generation.lookahead import Guess, Lookahead
 from studio.engine.generation.page_pool import PagePool
-from studio.engine.generation.request import Completion, Read, Request, Sampling, read_own
+from studio.engine.generation.request import Completion, Request, Sampling, read_own
 from studio.engine.generation.sampler import draw
+from studio.engine.generation.sequence import GrowingSequence, begin, count_pages
+from studio.engine.generation.slot_loop import SlotLoop
+from studio.engine.generation.slot_steps import MOST_SLOTS, SlotSteps
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.models.decoder.cached_rows import PAGE_TOKENS, PageArena
 from studio.models.decoder.live_decoder import LiveDecoder
@@ -27,25 +29,6 @@ PREFILL_TOKENS = 2048
 SLOTS = 16
 LEAST_PAGES = 128
 """An arena holds 8,192 tokens at least, so that a talk's earlier turns are kept."""
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    completion: Completion
-    pages: list[int]
-    tokens: list[int]
-    """Of prompt and answer."""
-    kept: int
-    """Tokens whose keys and values are kept."""
-    told: Told
-    drawn: deque[tuple[int, float, Read | None]] = field(default_factory=deque)
-    """Tokens that come next, with their log-probabilities: more than one where guesses were right."""
-
-    @property
-    def last_tokens(self) -> int:
-        """Tokens that it can come to."""
-        request = self.completion.request
-        return len(request.prompt) + request.sampling.max_new_tokens
 
 
 class Generator:
@@ -59,10 +42,12 @@ class Generator:
         longest: int,
         room_bytes: int,
         looks_ahead: bool | None = None,
+        by_slots: bool | None = None,
     ) -> None:
         """`longest`: tokens of which no sequence has more; `room_bytes`: what keys and values may take.
 
         `looks_ahead`: whether tokens are guessed where that is measured to be faster; None: on a processor.
+        `by_slots`: whether sequences grow by SlotSteps; None: where these need nothing but the device.
         """
         self.decoder = decoder
         self.ends = ends
@@ -75,12 +60,14 @@ class Generator:
         self._adapted: bool | None = None
         self._looks_ahead = decoder.device.type == "cpu" if looks_ahead is None else looks_ahead
         self._lookahead = Lookahead()
+        self._by_slots = SlotSteps.suits(decoder) if by_slots is None else by_slots
+        self._loop: SlotLoop | None = None
 
     def forget(self) -> None:
         """Forget every prefix: weights have changed."""
         self._pool.forget_all()
         self._lookahead = Lookahead()
-        self._adapted = None
+        self._adapted = self._loop = None
 
     @torch.inference_mode()
     def answer(
@@ -121,16 +108,18 @@ class Generator:
         Raises torch.OutOfMemoryError where one alone cannot be computed.
         """
         root = self._switch(adapted)
-        waiting = deque(map(_begin, completions))
+        if self._loop is not None:
+            self._loop.land()
+        waiting = deque(map(begin, completions))
         self._make_room([one.last_tokens for one in waiting], slots, spare=arrivals is not None)
-        active: list[_Sequence] = []
+        active: list[GrowingSequence] = []
 
         def dismiss() -> None:
             for one in [one for one in active if one.completion.reason is not None]:
                 active.remove(one)
                 self._leave(root, one)
 
-        def compute(some: list[_Sequence], work: Callable[[list[_Sequence]], None]) -> None:
+        def compute(some: list[GrowingSequence], work: Callable[[list[GrowingSequence]], None]) -> None:
             nonlocal slots
             together = len(active)
             short = _try(lambda: work(some))
@@ -151,13 +140,13 @@ class Generator:
                 stay = [one for one in active if one.kept == len(one.tokens) - 1][:slots]
                 for one in reversed([one for one in active if one not in stay]):
                     self._leave(root, one)
-                    waiting.appendleft(_begin(one.completion))
+                    waiting.appendleft(begin(one.completion))
                 active[:] = stay
 
         try:
             while not should_stop():
                 if arrivals is not None:
-                    waiting.extend(map(_begin, arrivals()))
+                    waiting.extend(map(begin, arrivals()))
                 dismiss()
                 waiting = deque(one for one in waiting if one.completion.reason is None)
                 if not waiting and not active:
@@ -184,23 +173,31 @@ class Generator:
         """Return the logits (2, V) fp32 behind the last two of `tokens`: one read with the prompt, one grown by it."""
         self._switch(adapted)
         self._make_room([len(tokens)], 1)
-        pages = self._pool.take(_count_pages(len(tokens)))
+        pages = self._pool.take(count_pages(len(tokens)))
         if pages is None:
             raise torch.OutOfMemoryError("There is no room for keys and values.")
         sampling = Sampling(max_new_tokens=1)
-        one = _Sequence(Completion(Request(tuple(tokens[:-1]), sampling)), pages, list(tokens), 0, Told([]))
+        one = begin(Completion(Request(tuple(tokens), sampling)))
+        one.pages = pages
         try:
             x = self._compute([one], list(tokens[:-1]), [len(tokens) - 1])[-1:]
             one.kept = len(tokens) - 1
+            if self._by_slots:
+                return torch.cat((self.decoder.logits(x), self._find_loop().score([one])))
             return self.decoder.logits(torch.cat((x, self._compute([one], [tokens[-1]], [1]))))
         finally:
             self._pool.release(pages)
+
+    def _find_loop(self) -> SlotLoop:
+        if self._loop is None:
+            self._loop = SlotLoop(self.decoder, self._arena)
+        return self._loop
 
     def _switch(self, adapted: bool) -> str:
         """Let adapters count or not, and return under which name prefixes are kept."""
         if self._adapted is not adapted:
             self.decoder.note_change(adapted=adapted)
-            self._adapted = adapted
+            self._adapted, self._loop = adapted, None
         return "tuned" if adapted else "base"
 
     def _make_room(self, lengths: Sequence[int], slots: int, *, spare: bool = False) -> None:
@@ -208,7 +205,7 @@ class Generator:
 
         `spare`: others as long as they may come. With less where memory is short, one of them at least.
         """
-        pages = sorted((_count_pages(length) for length in lengths), reverse=True)
+        pages = sorted((count_pages(length) for length in lengths), reverse=True)
         pages += [*pages[:1]] * (slots - len(pages)) if spare else []
         self._unit = 0
         if (
@@ -226,7 +223,7 @@ class Generator:
             )
         count = min(self._most_pages, max(LEAST_PAGES, sum(pages[:slots])))
         while count > self._pool.count:
-            self._arena, self._pool = None, PagePool(0)
+            self._arena, self._pool, self._loop = None, PagePool(0), None
             short = _try(partial(self._make_arena, count))
             if short is not None and count <= pages[0]:
                 raise torch.OutOfMemoryError(str(short)) from short
@@ -234,18 +231,18 @@ class Generator:
                 count = self._most_pages = max(pages[0], count // 4)
 
     def _make_arena(self, count: int) -> None:
-        self._arena, self._pool = self.decoder.make_arena(count), PagePool(count)
+        self._arena, self._pool, self._loop = self.decoder.make_arena(count), PagePool(count), None
 
-    def _widen(self, waiting: deque[_Sequence], slots: int) -> None:
+    def _widen(self, waiting: deque[GrowingSequence], slots: int) -> None:
         """Have room for those who wait where nobody is active; whose length has none leaves."""
         try:
             self._make_room([one.last_tokens for one in waiting], slots)
         except torch.OutOfMemoryError:
             max(waiting, key=lambda one: one.last_tokens).completion.reason = "room"
 
-    def _admit(self, root: str, waiting: deque[_Sequence], slots: int) -> list[_Sequence]:
+    def _admit(self, root: str, waiting: deque[GrowingSequence], slots: int) -> list[GrowingSequence]:
         """Take as many sequences as have room and can be read together; whose prefix is being read comes after that."""
-        entered: list[_Sequence] = []
+        entered: list[GrowingSequence] = []
         begun: set[tuple] = set()
         tokens = 0
         while waiting and len(entered) < slots and tokens < PREFILL_TOKENS:
@@ -256,7 +253,7 @@ class Generator:
             first = (kept[-1] if kept else root, tuple(page))
             if first in begun and len(page) == PAGE_TOKENS and len(one.tokens) > start + PAGE_TOKENS:
                 break
-            pages = self._take(kept, max(self._unit, _count_pages(one.last_tokens)))
+            pages = self._take(kept, max(self._unit, count_pages(one.last_tokens)))
             if pages is None:
                 break
             waiting.popleft()
@@ -289,7 +286,7 @@ class Generator:
         pool.release(pages)
         return copies
 
-    def _prefill(self, root: str, entered: list[_Sequence]) -> None:
+    def _prefill(self, root: str, entered: list[GrowingSequence]) -> None:
         """Read the prompts and draw each answer's first token."""
         for some in ([one for one in entered if not one.kept], [one for one in entered if one.kept]):
             if not some:
@@ -300,10 +297,15 @@ class Generator:
                 one.kept = len(one.tokens)
                 self._pool.keep(root, one.tokens, one.pages)
             lasts = torch.tensor(counts).cumsum(0) - 1
-            self._draw(some, x.index_select(0, lasts.to(x.device)))
+            self._draw(some, self.decoder.logits(x.index_select(0, lasts.to(x.device))))
 
-    def _step(self, active: list[_Sequence]) -> None:
+    def _step(self, active: list[GrowingSequence]) -> None:
         """Let every sequence grow by a token, and by those that were guessed rightly."""
+        if self._by_slots and len(active) <= MOST_SLOTS:
+            logits = self._find_loop().grow(active)
+            if logits is not None:
+                self._draw(active, logits)
+            return
         begun_s = time.perf_counter()
         guesses = self._guess(active)
         counts = [1 + len(guess.tokens) for guess in guesses]
@@ -311,12 +313,12 @@ class Generator:
             id for one, guess in zip(active, guesses, strict=True) for id in (one.tokens[-1], *guess.tokens)
         ]
         x = self._compute(active, ids, counts)
-        self._draw(active, x, [guess.tokens for guess in guesses])
+        self._draw(active, self.decoder.logits(x), [guess.tokens for guess in guesses])
         if self._looks_ahead:
             right = [len(one.drawn) - 1 for one in active]
             self._lookahead.learn(len(ids), time.perf_counter() - begun_s, guesses, right)
 
-    def _guess(self, active: list[_Sequence]) -> list[Guess]:
+    def _guess(self, active: list[GrowingSequence]) -> list[Guess]:
         """Return what each sequence may say next; nothing of one whose every distribution is looked at."""
         if not self._looks_ahead:
             return [Guess()] * len(active)
@@ -327,23 +329,25 @@ class Generator:
             [one.last_tokens - len(one.tokens) - 1 for one in active],
         )
 
-    def _compute(self, some: list[_Sequence], ids: list[int], counts: list[int]) -> torch.Tensor:
+    def _compute(self, some: list[GrowingSequence], ids: list[int], counts: list[int]) -> torch.Tensor:
         decoder = self.decoder
         sequences = [(one.kept, count, one.pages) for one, count in zip(some, counts, strict=True)]
         rows = decoder.lay_rows(self._arena, sequences, max(one.last_tokens for one in some))
         return decoder.forward(torch.tensor(ids).to(decoder.device, non_blocking=True), rows)
 
     def _draw(
-        self, some: list[_Sequence], x: torch.Tensor, guesses: Sequence[Sequence[int]] | None = None
+        self,
+        some: list[GrowingSequence],
+        logits: torch.Tensor,
+        guesses: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Draw what comes behind rows x (T, H): of each sequence its last token's and those of what was guessed.
+        """Draw by logits (T, V): of each sequence those behind its last token and behind what was guessed.
 
         A sequence takes what is drawn up to the first token that was not guessed.
         """
         guesses = guesses or [()] * len(some)
         owners = [one for one, guess in zip(some, guesses, strict=True) for _ in range(len(guess) + 1)]
         ahead = [guess[:count] for guess in guesses for count in range(len(guess) + 1)]
-        logits = self.decoder.logits(x)
         own = [read_own(logits[row], one.completion) for row, one in enumerate(owners)]
         samplings = [one.completion.request.sampling for one in owners]
         histories = [
@@ -361,7 +365,7 @@ class Generator:
                     one.drawn.append(found)
                     right = place < len(guess) and found[0] == guess[place]
 
-    def _take_drawn(self, one: _Sequence) -> None:
+    def _take_drawn(self, one: GrowingSequence) -> None:
         """Let a sequence grow by the next token that was drawn for it, and end where it does."""
         token, score, read = one.drawn.popleft()
         completion = one.completion
@@ -377,15 +381,10 @@ class Generator:
         elif len(completion.tokens) >= completion.request.sampling.max_new_tokens:
             completion.reason = "limit"
 
-    def _leave(self, root: str, one: _Sequence) -> None:
+    def _leave(self, root: str, one: GrowingSequence) -> None:
         """Give a sequence's pages back; whole ones stay known for whoever goes on from there."""
         self._pool.keep(root, one.tokens[: one.kept], one.pages)
         self._pool.release(one.pages)
-
-
-def _begin(completion: Completion) -> _Sequence:
-    tokens = [*completion.request.prompt, *completion.tokens]
-    return _Sequence(completion, [], tokens, 0, Told(tokens))
 
 
 def _try(work: Callable[[], None]) -> Exception | None:
@@ -398,7 +397,3 @@ def _try(work: Callable[[], None]) -> Exception | None:
         let_go(error)
         return error
     return None
-
-
-def _count_pages(tokens: int) -> int:
-    return -(-tokens // PAGE_TOKENS)

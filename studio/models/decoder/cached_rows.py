@@ -136,10 +136,6 @@ class CachedRows:
     fresh: bool
     """Whether nothing is kept of any sequence: then the training's attention computes."""
     grid: Grid | None
-    table: Tensor | None = None
-    """(S, pages) int32 the block table on a card, where each sequence grows by one token, else None."""
-    lengths: Tensor | None = None
-    """(S,) int32 tokens of each sequence, likewise."""
 
     def attend(
         self,
@@ -157,11 +153,6 @@ class CachedRows:
         values.index_copy_(0, self.places, v)
         if self.fresh:
             return attention.forward(q, k, v, self.layout.documents, spec.sinks)[0].reshape(q.shape[0], -1)
-        if self.table is not None and kernels.implementations["decode_attention"] == "triton":
-            return kernels.decode_attention.forward(
-                q, *self.arena.layers[number], self.table, self.lengths, scale=spec.scale, window=spec.window,
-                softcap=spec.softcap, sinks=spec.sinks,
-            ).flatten(1)  # fmt: skip
         if self.grid is not None and not spec.softcap and spec.sinks is None:
             return self.grid.attend(q, keys, values, spec).flatten(1)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -170,6 +161,36 @@ class CachedRows:
             seen, held = (read_runs(pages, span.runs, first) for pages in (keys, values))
             attend_kept(q[span.rows], seen, held, spec, out[span.rows])
         return out.flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """One new row of each of some slots, whose pages and lengths are read where they lie: nothing hangs on them."""
+
+    arena: PageArena
+    layout: BatchLayout
+    table: Tensor
+    """(S, pages a slot) int32 the block table."""
+    lengths: Tensor
+    """(S,) int32 tokens of each slot, the new one included; 0: an idle one, of which nothing is kept."""
+
+    def attend(
+        self,
+        number: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        spec: LayerSpec,
+        attention: Attention,
+        kernels: Kernels,
+    ) -> Tensor:
+        """See CachedRows."""
+        pages = self.arena.layers[number]
+        kernels.write_pages.forward(k, v, *pages, self.table, self.lengths)
+        return kernels.decode_attention.forward(
+            q, *pages, self.table, self.lengths, scale=spec.scale, window=spec.window, softcap=spec.softcap,
+            sinks=spec.sinks,
+        ).flatten(1)  # fmt: skip
 
 
 def read_runs(pages: Tensor, runs: Sequence[tuple[int, int]], first: int) -> Tensor:
@@ -260,15 +281,7 @@ def lay_rows(
     layout = BatchLayout(numbers, documents, tables, Drops(None))
     where = torch.tensor(places).to(device, non_blocking=True)
     grid = None if fresh else find_grid(spans, windows, arena.layers[0][0])
-    placed: tuple[Tensor, ...] = ()
-    if device.type == "cuda" and not fresh and row == len(spans):
-        most = max(len(pages) for _, _, pages in sequences)
-        table = torch.tensor(
-            [[*pages, *[0] * (most - len(pages))] for _, _, pages in sequences], dtype=torch.int32
-        )
-        lengths = torch.tensor([span.length for span in spans], dtype=torch.int32)
-        placed = table.to(device, non_blocking=True), lengths.to(device, non_blocking=True)
-    return CachedRows(arena, layout, where, tuple(spans), fresh, grid, *placed)
+    return CachedRows(arena, layout, where, tuple(spans), fresh, grid)
 
 
 def find_grid(spans: Sequence[Span], windows: Collection[int], pages: Tensor) -> Grid | None:

@@ -24,7 +24,7 @@ from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
-from studio.models.decoder.cached_rows import CachedRows
+from studio.models.decoder.cached_rows import CachedRows, SlotRows
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
@@ -127,7 +127,7 @@ class Layer:
             y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
 
-    def decode(self, number: int, x: Tensor, rows: CachedRows, kernels: Kernels) -> Tensor:
+    def decode(self, number: int, x: Tensor, rows: CachedRows | SlotRows, kernels: Kernels) -> Tensor:
         """Return y (T, H) of new rows of sequences whose keys and values are kept; `number`: the layer's own."""
         middle = self.attention.decode(number, x, rows, kernels)
         y, _ = self.mlp.forward(middle, rows.layout, kernels, -1)

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from studio_kernels.attention import Attention
+from studio_kernels.attention import Attention, Documents
+from studio_kernels.decode_attention import PAGE_TOKENS
 from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, text
+from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import StreamRows
-from studio.models.decoder.cached_rows import CachedRows, PageArena, lay_rows, page_bytes
+from studio.models.decoder.cached_rows import CachedRows, PageArena, SlotRows, lay_rows, page_bytes
 from studio.models.decoder.decoder import choose_layer_attention
 from studio.models.decoder.embedding import Embedding
+from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.live_linears import LiveGroup, multiply_rows
 from studio.models.decoder.rotary import RotaryTables
@@ -62,6 +65,11 @@ class LiveDecoder:
         """Tokens beyond which angles would change with a sequence's length, 0 where they never do."""
 
     @property
+    def routed(self) -> bool:
+        """Whether layers have experts."""
+        return any(layer.experts for layer in self.spec.layers)
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page of keys and values, of all layers."""
         return page_bytes(self.spec.layers, self.dtype)
@@ -87,8 +95,20 @@ class LiveDecoder:
         tables = self._rotary.up_to(self.longest or longest, self.device)
         return lay_rows(arena, sequences, tables, self._windows, self.device)
 
+    def lay_slots(self, arena: PageArena, table: Tensor, lengths: Tensor) -> SlotRows:
+        """Return one row of each slot, by its pages in `table` (S, pages) and its `lengths` (S,), both int32.
+
+        Without waiting for the device: it can be recorded.
+        """
+        tables = self._rotary.up_to(self.longest or table.shape[1] * PAGE_TOKENS, self.device)
+        positions = (lengths - 1).clamp_min_(0)
+        documents = Documents(
+            lengths=(1,) * len(lengths), starts=lengths, positions=positions, uniform=1, longest=1
+        )
+        return SlotRows(arena, BatchLayout(positions, documents, tables, Drops(None)), table, lengths)
+
     @torch.no_grad()
-    def forward(self, token_ids: Tensor, rows: CachedRows) -> Tensor:
+    def forward(self, token_ids: Tensor, rows: CachedRows | SlotRows) -> Tensor:
         """Return the last layer's result (T, H), before the last norm, and keep keys and values of ids (T,)."""
         x = self._embedding.forward(token_ids)
         for number, layer in enumerate(self.layers):

@@ -4,7 +4,8 @@
 
 As LinearGroup, but nothing is moved and nothing copied but the adapters, rounded to the rows' dtype: so a model answers
 as it is, in the midst of its training too, and without its adapters. There is no tail: U is made inside the product.
-What is no plain linear (4 bits, DoRA, a wrapper of peft's own) is computed by its own code.
+What is no plain linear (DoRA, a wrapper of peft's own) is computed by its own code; 4-bit weights too, but for few rows
+on a card, which our kernel multiplies without opening them first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from functools import cache
 
 import torch
 from studio_kernels.dispatch import Kernels
+from studio_kernels.few_rows import MOST_PARTS, MOST_ROWS
+from studio_kernels.nf4 import Nf4, readable
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -34,6 +37,8 @@ class _Live:
 
     weight: Tensor | None = None
     """(out, in) of a plain linear, None where its own code multiplies."""
+    packed: Nf4 | None = None
+    """That of a 4-bit one."""
     bias: Tensor | None = None
 
 
@@ -54,17 +59,39 @@ class LiveGroup:
         self.device = weight.device
         self.adapted = True
         """Whether adapters count; what the modules' own code adds hangs on the modules."""
+        self._rank = max((live.part.rank for live in self._lives if live.part is not None), default=0)
+        self._a: Tensor | None = None
+        """(linears r, in): r rows a linear, zeros where it has fewer; and `_b` (out, r), as few_rows takes them."""
+        self._b: Tensor | None = None
+        self._bias: Tensor | None = None
+        """(out,) of all linears, None without any."""
 
     def refresh(self, kernels: Kernels) -> None:
-        """Round the adapters anew, and look where the weights are."""
-        for live in self._lives:
-            if live.part is not None and type(live.part.base) is nn.Linear:
-                base = live.part.base
-                live.weight = base.weight.detach()
-                live.bias = None if base.bias is None else base.bias.detach()
-            if live.part is not None and live.part.rank:
-                live.a = live.part.a.detach().to(self.dtype)
-                live.b = (live.part.b.detach() * live.part.scale).to(self.dtype).T
+        """Round the adapters anew, in the places where they were: a recorded graph reads them there."""
+        rank, column = self._rank, 0
+        if rank and self._a is None:
+            options = {"dtype": self.dtype, "device": self.device}
+            self._a = torch.zeros(len(self._lives) * rank, self.inputs, **options)
+            self._b = torch.zeros(self.outputs, rank, **options)
+        for number, (live, size) in enumerate(zip(self._lives, self.sizes, strict=True)):
+            part = live.part
+            if part is not None:
+                live.weight, live.packed = _find_weight(part.base, live.packed)
+                bias = getattr(part.base, "bias", None)
+                live.bias = None if bias is None else bias.detach()
+            if part is not None and part.rank:
+                live.a = self._a[number * rank : number * rank + part.rank]
+                live.b = self._b[column : column + size, : part.rank].T
+                live.a.copy_(part.a.detach())
+                live.b.copy_((part.b.detach() * part.scale).T)
+            column += size
+        biases = [live.bias for live in self._lives]
+        if self._bias is None and any(bias is not None for bias in biases):
+            self._bias = torch.zeros(self.outputs, dtype=self.dtype, device=self.device)
+        if self._bias is not None:
+            for bias, place in zip(biases, self._bias.split(self.sizes), strict=True):
+                if bias is not None:
+                    place.copy_(bias)
 
     def widen(self, count: int) -> Tensor:
         """Return an empty (count, in)."""
@@ -82,6 +109,14 @@ class LiveGroup:
         self, x: Tensor, kernels: Kernels, *, add: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         """Return Y (+ `add`), (T, out), of rows X (T, in), in `out` where given."""
+        few = x.device.type == "cuda" and x.shape[0] <= MOST_ROWS and x.dtype == self.dtype
+        few = few and not torch.is_autocast_enabled(x.device.type)
+        if few and kernels.implementations["few_rows"] == "triton" and self._plain:
+            adapters = {"a": self._a, "b": self._b} if self.adapted and self._rank else {}
+            weights = [live.weight for live in self._lives]
+            return kernels.few_rows.forward(x, weights, **adapters, bias=self._bias, add=add, out=out)
+        if few and kernels.implementations["nf4_few_rows"] == "triton" and self._packed:
+            return self._multiply_packed(x, kernels, add, out)
         if len(self._lives) == 1 and add is None and out is None:
             return self._product(self._lives[0], x)
         if out is None:
@@ -105,6 +140,32 @@ class LiveGroup:
     def forward_apart(self, x: Tensor, u: Tensor, kernels: Kernels, *, add: Tensor | None = None) -> Tensor:
         """Return Y (+ `add`) of rows X (T, in); `u` is empty."""
         return self.forward(x, kernels, add=add)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether all linears are products of 16-bit weights that a kernel takes together."""
+        own = all(live.weight is not None and live.weight.dtype == self.dtype for live in self._lives)
+        return own and len(self._lives) <= MOST_PARTS
+
+    @property
+    def _packed(self) -> bool:
+        return all(live.packed is not None for live in self._lives)
+
+    def _multiply_packed(self, x: Tensor, kernels: Kernels, add: Tensor | None, out: Tensor | None) -> Tensor:
+        """Return Y (+ `add`) of few rows by 4-bit weights, opened in registers."""
+        if out is None:
+            out = self.widen_gradient(x.shape[0])
+        u = torch.mm(x, self._a.T) if self.adapted and self._rank else None
+        column, rank = 0, self._rank
+        for number, (live, size) in enumerate(zip(self._lives, self.sizes, strict=True)):
+            part = slice(column, column + size)
+            tail = None if u is None else (u[:, number * rank : (number + 1) * rank], self._b[part])
+            y = kernels.nf4_few_rows.forward(x, live.packed, tail=tail)
+            if live.bias is not None:
+                y += live.bias
+            torch.add(y, add[:, part], out=out[:, part]) if add is not None else out[:, part].copy_(y)
+            column += size
+        return out
 
     def _product(self, live: _Live, x: Tensor) -> Tensor:
         if live.part is None:
@@ -142,6 +203,19 @@ def multiply_rows(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = N
 def _has_onednn() -> bool:
     """Return whether oneDNN's product of fp32 can be had: by an operation that PyTorch has for its own compiler."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _find_weight(base: nn.Module, known: Nf4 | None) -> tuple[Tensor | None, Nf4 | None]:
+    """Return the weight of a plain linear, and that of a 4-bit one; `known`: what this said of it before."""
+    if type(base) is nn.Linear:
+        return base.weight.detach(), None
+    state = getattr(base.weight, "quant_state", None)
+    if state is None or not readable(state).ok:
+        return None, None
+    packed = base.weight.detach()
+    if known is not None and known.packed.data_ptr() == packed.data_ptr():
+        return None, known
+    return None, Nf4.of(state, packed)
 
 
 def _read(module: nn.Module) -> LinearPart | None:

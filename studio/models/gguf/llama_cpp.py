@@ -1,9 +1,10 @@
 """Asks llama.cpp itself about a file, by its Python package xllamacpp (MIT), in a process of its own.
 
-`python -m studio.models.gguf.llama_cpp FILE` reads {"texts": [..], "chats": [[{role, content}, ..], ..],
-"prompts": [[id, ..], ..], "answers": [[[id, ..], count], ..]} as JSON and answers as JSON: the token ids of each text,
-each chat as llama.cpp renders it, the log-probabilities of the token behind each prompt, and what it says to each
-prompt, greedily, in so many tokens. Its library takes 100 MB and ends the process where a file is damaged.
+`python -m studio.models.gguf.llama_cpp FILE` reads {"texts": [..], "chats": [[{role, content}, ..] or
+{"messages", "tools"}, ..], "prompts": [[id, ..], ..], "answers": [[[id, ..], count], ..], "adapter": FILE or ""} as
+JSON and answers as JSON: the token ids of each text, each chat as llama.cpp renders it, the log-probabilities of the
+token behind each prompt, and what it says to each prompt, greedily, in so many tokens. Its library takes 100 MB and
+ends the process where a file is damaged.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def ask(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
 class _Server:
     """A model that llama.cpp serves on this machine alone, under a key that nobody else has."""
 
-    def __init__(self, file: Path, context: int) -> None:
+    def __init__(self, file: Path, context: int, adapter: str = "") -> None:
         import secrets
 
         import xllamacpp
@@ -66,6 +67,10 @@ class _Server:
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(file)
         parameters.n_ctx, parameters.n_parallel, parameters.warmup = context, 1, False
+        if adapter:
+            added = xllamacpp.CommonAdapterLoraInfo()
+            added.path, added.scale = adapter, 1.0
+            parameters.lora_adapters = [added]
         self._key = secrets.token_urlsafe(24)
         parameters.api_keys = [self._key]
         threads = min(4, os.cpu_count() or 1)
@@ -87,13 +92,14 @@ class _Server:
 
 
 def _answer(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
-    server = _Server(file, questions.get("context", CONTEXT_TOKENS))
+    server = _Server(file, questions.get("context", CONTEXT_TOKENS), questions.get("adapter", ""))
     tokens = [
         server.post("/tokenize", {"content": words, "add_special": False, "parse_special": True})["tokens"]
         for words in questions.get("texts", ())
     ]
     rendered = [
-        server.post("/apply-template", {"messages": chat})["prompt"] for chat in questions.get("chats", ())
+        server.post("/apply-template", chat if isinstance(chat, dict) else {"messages": chat})["prompt"]
+        for chat in questions.get("chats", ())
     ]
     bare = {"samplers": [], "cache_prompt": False}
     greedy = {"samplers": ["top_k"], "top_k": 1, "cache_prompt": False}

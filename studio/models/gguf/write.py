@@ -80,7 +80,7 @@ def plan_file(folder: Path, mix: TypeMix, name: str, file: str) -> FilePlan:
     family = find_written(inner.model_type)
     if family is None:
         raise refuse("no_family", file, family=inner.model_type)
-    config = _as_family(inner, family, file)
+    config = config_as_family(inner, family, file)
     shapes = {key: tensor.shape for path in list_weights(folder) for key, tensor in read_header(path).items()}
     tied = TIED not in {key.rpartition("language_model.")[2] for key in shapes}
     config |= {"tie_word_embeddings": tied}
@@ -178,7 +178,7 @@ def open_folder(folder: Path, stack: ExitStack) -> Callable[[str], torch.Tensor]
     return lambda name: places[name].get_tensor(name)
 
 
-def _as_family(inner: Any, family: GgufFamily, file: str) -> dict[str, Any]:
+def config_as_family(inner: Any, family: GgufFamily, file: str) -> dict[str, Any]:
     """Return a config as the family's class has it. Raises StudioError where that family has no such setting."""
     from transformers import CONFIG_MAPPING
 

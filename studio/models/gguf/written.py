@@ -20,6 +20,7 @@ from studio.models.gguf.families import build_config
 from studio.models.gguf.file_tensors import build_stored
 from studio.models.gguf.header import read_header, refuse
 from studio.models.gguf.keys import GgufKeys
+from studio.models.gguf.tensors import open_tensors
 from studio.models.gguf.tokenizer import STRINGS, write_tokenizer
 from studio.models.gguf.write import FilePlan, open_folder
 
@@ -59,6 +60,16 @@ def compare_file(plan: FilePlan, path: Path) -> None:
     _compare_config(plan, build_config(plan.family, keys), path.name)
     _compare_weights(plan, path)
     _compare_tokens(plan, header, path.name)
+
+
+def load_written(plan: FilePlan, path: Path, kind: type) -> Any:
+    """Return a model of the class `kind` of transformers, in fp32, with the weights that the file at `path` holds."""
+    import torch
+    from transformers import AutoConfig
+
+    weights = dict(open_tensors(plan.family, GgufKeys(read_header(path)), plan.config))
+    config = AutoConfig.from_pretrained(plan.folder, trust_remote_code=False)
+    return kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32).eval()
 
 
 def _compare_config(plan: FilePlan, found: Mapping[str, Any], file: str) -> None:

@@ -9,8 +9,8 @@ from studio.models.gguf.importance import measure_importance
 from studio.models.gguf.quantize import quantize
 from studio.models.gguf.tensor_types import get_mix
 from studio.models.gguf.write import plan_file
+from tests.models.gguf.models import MODELS, PROMPTS, make_folder
 from tests.models.gguf.test_quantize import open_blocks
-from tests.models.gguf.test_write import MODELS, PROMPTS, make_folder
 
 
 @pytest.fixture

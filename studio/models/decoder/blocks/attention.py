@@ -22,7 +22,7 @@ from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, own_memory
 from studio.models.decoder.blocks.head_norms import normalise_heads, normalise_heads_backward
 from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave, leave_backward
-from studio.models.decoder.cached_rows import CachedRows
+from studio.models.decoder.cached_rows import CachedRows, SlotRows
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.query_scale import QueryScale
 from studio.models.decoder.rotary import INVERSE
@@ -97,7 +97,7 @@ class SelfAttention:
             saved.branch = branch
         return y, saved
 
-    def decode(self, number: int, x: Tensor, rows: CachedRows, kernels: Kernels) -> Tensor:
+    def decode(self, number: int, x: Tensor, rows: CachedRows | SlotRows, kernels: Kernels) -> Tensor:
         """Return y (T, H) of new rows, which see what is kept of layer `number` and are kept in their turn."""
         qkv, _ = self._project_qkv(x, rows.layout, kernels)
         q, k, v = self._heads(qkv, rows.layout, kernels)
