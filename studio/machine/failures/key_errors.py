@@ -42,7 +42,7 @@ SETTINGS = re.compile(
 """A line of code that takes a value out of one of a model's own files of settings."""
 TABLE = re.compile(
     r"\b(?P<table>\w*(?:params|config|cfg|conf|args|settings|options|opts|hparams|specs?)|"
-    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup))\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
+    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup)|(?:available|known|registered|all)_\w+)\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
     re.IGNORECASE,
 )
 """A line of code that takes a value out of a program's own settings or out of one of its tables."""

@@ -183,7 +183,7 @@ FAILURES = (
             r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
             r"creating (?:adapter|model) layer\s+Error: invalid (?:file )?magic",
             r"^(?:Error: )?unsupported content type: ",
-            r"Error: no (?:Modelfile or )?safetensors files? found",
+            r"Error: no (?:Modelfile or )?safetensors (?:or torch )?files? found",
             r"\"error\": ?\"read [^\"\n]+: is a directory",
         ),
         (Remedy("ollama_folder"),),

@@ -250,6 +250,7 @@ FAILURES = (
             r"[^\n]{0,60}: ?[\[{]['\"]",
             r"[Ww]eights? (?:is|are|was|were) not (?:initiali[sz]ed|loaded|found)(?: from (?:the )?checkpoint)?"
             r": ?[\[{]['\"]",
+            r"^lora key not loaded: \S+",
             r"KeyError: '[\w.]*(?:^|[._])(?:layers?|blocks?|h)[._]\d+[._][\w.]+'",
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",

@@ -42,7 +42,11 @@ FAILURES = (
     ),
     Failure(
         "rust_build",
-        said(r"error: could not compile `[\w-]+`", r"cargo (?:rustc|build)[^\n]{0,200}failed with code"),
+        said(
+            r"error: could not compile `[\w-]+`",
+            r"^ *error\[E\d{4}\]: [^\n]+",
+            r"cargo (?:rustc|build)[^\n]{0,200}failed with code",
+        ),
         (Remedy("newer_wheel"), Remedy("python_312")),
         code="K43",
     ),

@@ -115,7 +115,9 @@ FAILURES = (
         "native_assert",
         said(
             r"(?<![\w./\\-])(?P<path>[\w./\\-]{1,300}\.(?:cpp|cc|cxx|c|h|hpp|cu|cuh)):\d{1,6}: [^\n]{0,600}?"
-            r"Assertion [`'\"]?(?P<says>[^\n]{1,200}?)['\"`]? failed"
+            r"Assertion [`'\"]?(?P<says>[^\n]{1,200}?)['\"`]? failed",
+            # llama.cpp counts beforehand what its tables need.
+            r"(?P<path>\bggml_\w+): (?P<says>not enough space in [^\n]{1,200})",
         ),
         (Remedy("package_of_path"), Remedy("smallest_example")),
         code="D226",

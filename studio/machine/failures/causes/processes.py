@@ -38,9 +38,12 @@ def _read_child(reading: Reading) -> Mapping[str, str] | None:
     """A report of another program's end, with nothing of why."""
     raised = reading.last
     if raised is None:
-        ended = ENDED.search(reading.words)
+        ended = ENDED.search(reading.words) or re.search(
+            r"ray\.exceptions\.RayTaskError\(\w+\)", reading.words
+        )
         return {"says": ended[0]} if ended else None
-    return {} if raised.wraps and CHILD.search(f"{raised.type}: {raised.message}") else None
+    alone = raised.type.startswith(("RayTaskError", "ActorDiedError")) or "RayTaskError(" in raised.message
+    return {} if (raised.wraps or alone) and CHILD.search(f"{raised.type}: {raised.message}") else None
 
 
 def _read_panic(reading: Reading) -> Mapping[str, str] | None:

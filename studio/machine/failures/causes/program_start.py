@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy, said
+
+CLEARED = re.compile(r"Exception ignored in: <function (?P<name>[\w.]{1,80})\.__del__")
+
+
+def _read_cleanup(reading: Reading) -> Mapping[str, str] | None:
+    """What Python notes of an object that it clears away, where the text holds nothing else."""
+    raised, found = reading.last, CLEARED.search(reading.words)
+    alone = raised is not None and raised.ignored and raised.type in ("AttributeError", "TypeError")
+    return {"name": found["name"]} if found and alone else None
+
 
 FAILURES = (
     Failure(
@@ -91,6 +105,15 @@ FAILURES = (
         ),
         (Remedy("whole_path_command"), Remedy("module_by_hand", needs=("name",))),
         code="D238",
+    ),
+    Failure(
+        # What Python only notes while it clears away an object that was never whole, or while it ends.
+        "cleanup_echo",
+        None,
+        (Remedy("error_before"), Remedy("nothing_at_end")),
+        code="D240",
+        reader=_read_cleanup,
+        unless=said(r"DeepSpeedCPUAdam"),
     ),
     Failure(
         "package_data",

@@ -111,6 +111,16 @@ FAILURES = (
         last_resort=True,
     ),
     Failure(
+        # The value stands among those that the same sentence allows.
+        "refuses_own",
+        said(
+            r"(?:either|one of|[^\n]\bin \[)[^\n]{0,200}?['\"](?P<name>\w{1,60})['\"][^\n]{0,200}?"
+            r"\b(?:got|received):? ['\"](?P=name)['\"]"
+        ),
+        (Remedy("upgrade_all"), Remedy("newer_program")),
+        code="V85",
+    ),
+    Failure(
         "text_for_number",
         None,
         (Remedy("number_in_place"), Remedy("print_row")),

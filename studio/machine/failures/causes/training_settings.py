@@ -108,7 +108,7 @@ FAILURES = (
             r"Expected scalar_type == ScalarType::Float \|\| inputTensor\.scalar_type",
             r"\b(?:b?float\d+|complex\d*|double|u?int\d+|[BC]?(?:Float|Double|Half)\d*) is not supported on MPS",
             r"Trying to convert \w+ to the MPS backend",
-            r"input type '\w+' in MPS backend",
+            r"input type '\w+' in MPS backend|\"\w+_mps\" not implemented for '",
         ),
         (Remedy("mac_float"),),
         code="R26",

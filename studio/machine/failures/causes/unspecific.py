@@ -83,6 +83,7 @@ FAILURES = (
             r"[Pp]lease (?:first )?install `?(?!it\b|them\b|the\b|this\b|with\b|from\b)(?P<module>[A-Za-z][\w-]+)",
             r"[Pp]lease (?:run|install|do)? ?(?:it )?(?:with |via |using )?:? ?[`'\"]?pip3? install (?:-U |"
             r"--upgrade )?(?P<module>[A-Za-z][\w.\[\]-]+)",
+            r"(?:Could not|Couldn't|Unable to) import (?P<module>[a-z]\w+)(?=[,.;]| *$)",
             r"(?:Could not|Unable to) (?:find|import) (?:the )?(?P<module>[A-Za-z][\w-]+) (?:package|library|module)",
             r"(?:Package|package) '?(?P<module>[A-Za-z][\w.-]+)'? (?:is )?(?:not found|missing)",
             r"No package metadata was found for (?P<module>[A-Za-z][\w-]+)",
@@ -338,6 +339,7 @@ FAILURES = (
         (Remedy("settings_named"),),
         code="D72",
         strength=0.95,
+        unless=said(r"[Cc]ould not load \w+ model from path"),
     ),
     Failure(
         "card_function",
