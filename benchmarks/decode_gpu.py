@@ -158,6 +158,7 @@ def main() -> int:
     parser.add_argument(
         "--generate", nargs="*", default=[], help="caches of transformers' to time, such as static"
     )
+    parser.add_argument("--twins", nargs="*", default=[], help="ops that PyTorch computes")
     parser.add_argument(
         "--profile", action="store_true", help="also say which kernels a step takes its time for"
     )

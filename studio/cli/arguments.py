@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from studio.core.errors import StudioError
 from studio.core.i18n import Catalogue, literal, load_catalogue, text
 from studio.core.knobs import knobs_of
-from studio.core.recipe import Recipe
+from studio.core.recipe import OBJECTIVES, Recipe
 
 
 class Arguments(argparse.ArgumentParser):
@@ -113,6 +113,10 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
+    brought = add("import", "file")
+    for name in ("--out", "--model", "--data", "--objective"):
+        settings = {"choices": OBJECTIVES} if name == "--objective" else {"metavar": name.strip("-").upper()}
+        option(brought, name, f"import_{name.strip('-')}", default="", **settings)
     data = add("data", "source")
     option(data, "--model", metavar="DIR", default="")
     option(data, "--max-length", metavar="N", type=number(int, 8, 1_048_576), default=1024)

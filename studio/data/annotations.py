@@ -18,6 +18,20 @@ TECHNICAL = ("annotations", "predictions", "responses", "suggestions", "options"
 TOLD = frozenset(("annotator", "annotators", "annotation", "annotated", "lead", "labeler", "labeller"))
 """Words in the names of what a tool notes beside what people found out: who did it, when, and for how long."""
 SENT = ("submitted", "completed")
+HASHES = ("_task_hash", "_input_hash")
+REVIEWED = (
+    "label",
+    "spans",
+    "tokens",
+    *HASHES,
+    "_session_id",
+    "_view_id",
+    "_annotator_id",
+    "_timestamp",
+    "_is_binary",
+)
+"""Columns of a row that somebody accepted or rejected as it stands."""
+WEIGHT = "weight"
 ACCEPTED, OTHERS = "accept", ("reject", "ignore")
 
 
@@ -57,9 +71,19 @@ def find_annotated(columns: Sequence[str], rows: Sequence[Values]) -> Annotated 
     if not found or 2 * sum(map(bool, found)) <= len(found):
         return None
     names = tuple(dict.fromkeys(name for one in found for name in one))
-    gone = tuple(name for name in columns if name in TECHNICAL)
+    gone = tuple(name for name in columns if name in TECHNICAL or (name in REVIEWED and WEIGHT in names))
+    gone += tuple(
+        name for name in columns if name == "labels" and "labels" not in names and _holds_jobs(rows)
+    )
     kept = [name for name in columns if name not in gone]
     return None if {*names} & {*kept} else Annotated(names=names, columns=gone)
+
+
+def _holds_jobs(rows: Sequence[Values]) -> bool:
+    cells = [row.get("labels") for row in rows[:LOOKED_AT] if not is_empty(row.get("labels"))]
+    return bool(cells) and all(
+        isinstance(cell, (list, tuple)) and "jsonResponse" in _first(cell) for cell in cells
+    )
 
 
 def find_told(columns: Sequence[str], rows: Sequence[Values], found: Sequence[str]) -> dict[str, str]:
@@ -67,6 +91,7 @@ def find_told(columns: Sequence[str], rows: Sequence[Values], found: Sequence[st
 
     found: columns that were made of what people found out. In a flat export the tool's notes beside it tell.
     """
+    found = [name for name in found if name != WEIGHT]
     noted = [name for name in columns if TOLD & {*part_name(name)}]
     if not found and len(noted) < 2:
         return {}
@@ -74,7 +99,8 @@ def find_told(columns: Sequence[str], rows: Sequence[Values], found: Sequence[st
     if not found:
         found = [one.name for one in known.values() if one.is_labels and one.filled == 1]
     texts = [one.name for one in known.values() if one.is_prose and one.plain and one.name not in found]
-    labels = [name for name in found if name in known and known[name].spoken and known[name].distinct > 1]
+    labels = [name for name in found if name in known and known[name].spoken and known[name].rows]
+    labels = [name for name in labels if known[name].distinct > 1 or WEIGHT in columns]
     return (
         {"prompt": texts[0], "completion": labels[0]} if len(texts) == len(labels) == len(found) == 1 else {}
     )
@@ -91,6 +117,12 @@ def _read(values: Values) -> dict[str, object]:
         return {name: cell for name, cell in found.items() if not is_empty(cell)}
     if "accept" in values and values.get("answer") in (ACCEPTED, *OTHERS):
         return _read_choice(values)
+    if values.get("answer") in (ACCEPTED, *OTHERS) and any(key in values for key in HASHES):
+        return _read_reviewed(values)
+    if isinstance(labels := values.get("labels"), (list, tuple)) and "jsonResponse" in _first(labels):
+        return _read_jobs(
+            _first([one for one in labels if isinstance(one, Mapping) and one.get("jsonResponse")])
+        )
     return {}
 
 
@@ -125,6 +157,49 @@ def _read_response(cell: object) -> object:
     given = [one for one in given if isinstance(one, Mapping) and "value" in one]
     sent = [one for one in given if one.get("status", SENT[0]) in SENT]
     return _open(sent[0]["value"]) if sent else None
+
+
+def _read_reviewed(values: Values) -> dict[str, object]:
+    """Return the label, or the marked words, that somebody accepted or rejected; only what was accepted counts."""
+    spans, words = values.get("spans"), values.get("text")
+    if isinstance(spans, (list, tuple)) and isinstance(words, str):
+        marked = [
+            {"text": words[one["start"] : one["end"]], "label": one.get("label")}
+            for one in spans
+            if isinstance(one, Mapping) and type(one.get("start")) is type(one.get("end")) is int
+        ]
+        found: dict[str, object] = {"spans": marked or "[]"}
+    elif isinstance(values.get("label"), str):
+        found = {"label": values["label"]}
+    else:
+        return {}
+    return {**found, WEIGHT: int(values["answer"] == ACCEPTED)}
+
+
+def _read_jobs(labels: Mapping[str, object]) -> dict[str, object]:
+    """Return what the jobs of a labelled row say: the names of categories, a text, or marked words with theirs."""
+    found: dict[str, object] = {}
+    jobs = labels.get("jsonResponse")
+    for job, said in jobs.items() if isinstance(jobs, Mapping) else ():
+        if not isinstance(said, Mapping):
+            continue
+        if isinstance(marked := said.get("annotations"), (list, tuple)):
+            found[job] = [
+                {"text": one.get("content", ""), "label": _open(_name_categories(one))}
+                for one in marked
+                if isinstance(one, Mapping)
+            ]
+        elif names := _name_categories(said):
+            found[job] = _open(names)
+        elif isinstance(said.get("text"), str):
+            found[job] = said["text"]
+    return found
+
+
+def _name_categories(said: Mapping[str, object]) -> list[object]:
+    categories = said.get("categories")
+    listed = categories if isinstance(categories, (list, tuple)) else ()
+    return [one["name"] for one in listed if isinstance(one, Mapping) and one.get("name")]
 
 
 def _read_choice(values: Values) -> dict[str, object]:

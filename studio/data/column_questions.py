@@ -16,12 +16,15 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, is_asking, shorten, show_names
 from studio.data.formats.column_names import part_name, simplify
+from studio.data.formats.context import TECHNICAL
 from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
-from studio.data.ranking import is_answer
+from studio.data.ranking import DATED, is_answer
 from studio.data.whole_examples import ends_with, find_alone, find_halves
 
+CODE_CHARACTERS = 12
+"""A longer code is an id, or a checksum."""
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
 ANSWERING = ("completion", "output")
@@ -72,7 +75,8 @@ def ask_columns(
     wholes += [one.name for one in answers if holds_several(one, all_known, rows)]
     # What stands in the question already is not to be learned as its answer.
     answers.sort(key=lambda one: one.name in wholes or (one.is_prose and repeats(one.name, [question], rows)))
-    if not chosen and len(questions) == 1 and len(spoken) == 1 and not any(map(is_answer, answers)):
+    lone = len(questions) == 1 and len(spoken) == 1 and not _find_codes(known, questions)
+    if not chosen and lone and not any(map(is_answer, answers)):
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
             return (ask_format(what, ("messages",)),)
@@ -84,6 +88,9 @@ def ask_columns(
         return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose or one.coded]),)
     if not chosen and _is_whole(question, known, rows):
         return (ask_choice("text", "data.ask.text", [one for one in questions if one.is_prose]),)
+    codes = _find_codes(known, questions) if not chosen else None
+    if codes:
+        question, questions, answers = codes.name, [codes, *questions], questions
     # What is a name, or a kind, is put last; only the person knows that it is none.
     questions += [one for one in spoken if one.distinct > 1 and one not in questions]
     if halves:
@@ -95,9 +102,22 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
     asked = [one for one in asked if one.choices]
+    if len(asked) == 2 and len({*asked[0].choices, *asked[1].choices}) == 1:
+        raise _refuse_open(question)  # nothing answers what nothing asks
     if not asked and question:
         raise _refuse_open(question)
     return tuple(asked)
+
+
+def _find_codes(columns: Sequence[Column], questions: Sequence[Column]) -> Column | None:
+    """Return the codes in front of the only text of a table, which they stand for, as `P0100`; None for others."""
+    rest = [one for one in columns if one not in questions]
+    if len(questions) != 1 or len(rest) != 1 or columns[0] is not rest[0] or not questions[0].plain:
+        return None
+    code, short = rest[0], CODE_CHARACTERS >= rest[0].characters
+    named = {*part_name(code.name)} & (DATED | TECHNICAL | {"id"})
+    own = code.rows > 1 and code.distinct == code.rows and code.plain and not code.counted
+    return code if own and short and not named and any(map(str.isalpha, code.sample)) else None
 
 
 def _refuse_open(question: str) -> StudioError:

@@ -17,7 +17,7 @@ from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec
 from studio.data.charset import detect_encoding, read_head
 from studio.data.compression import Member, open_unpacked
-from studio.data.containers import CONTAINERS, images, workbook
+from studio.data.containers import CONTAINERS, images, json_document, workbook
 from studio.data.containers.container import HEAD_BYTES, Container, ReadOptions, refuse_file
 from studio.data.open_question import Question
 from studio.data.reshape import Reshape
@@ -65,7 +65,7 @@ class DataFile:
     size_bytes: int
     """On the disk; of a member: after unpacking."""
     sheet: str = ""
-    """Of a workbook."""
+    """Of a workbook; of a JSON file of splits the key of its list."""
     reshapes: tuple[Reshape, ...] = ()
     """How its rows become examples, one step behind the other."""
 
@@ -177,6 +177,15 @@ def _choose_sheet(file: DataFile, spec: DatasetSpec) -> tuple[DataFile, tuple[Qu
     asked = text("data.source.sheets", count=len(sheets))
     question = Question(id="sheet", question=asked, choices=sheets, field="data.sheet")
     return replace(file, sheet=sheets[0]), (question,)
+
+
+def part_splits(file: DataFile) -> dict[str, DataFile]:
+    """Return a file for each split that a JSON file holds; {} for other files."""
+    if file.container != "json" or file.sheet:
+        return {}
+    with refusing(file.path), open_stream(file) as stream:
+        found = json_document.list_splits(stream, file.encoding)
+    return {split: replace(file, sheet=key) for split, key in found.items()}
 
 
 def get_container(name: str) -> Container:

@@ -77,11 +77,11 @@ def find_remark(columns: Sequence[Column]) -> tuple[Column, Column] | None:
 
 
 def find_class(columns: Sequence[Column]) -> Column | None:
-    """Return the only column of classes at an end of a table without a header whose texts ask nothing."""
+    """Return the only column of classes, at an end or behind a text, of a table without a header that asks nothing."""
     if not all(NUMBERED.fullmatch(one.name) for one in columns) or any(one.asks > 0.3 for one in columns):
         return None
     ends = [one for one in columns if one.is_labels and 1 < one.distinct <= one.rows / 2 and one.words < 2]
-    ends = [one for one in ends if one in (columns[0], columns[-1])]
+    ends = [one for one in ends if one in (columns[0], columns[-1]) or columns[0].is_prose]
     return ends[0] if len(ends) == 1 else None
 
 

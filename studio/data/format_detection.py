@@ -259,6 +259,9 @@ def _take(
             )
         ranked = role in (*ANSWERING, *ASKED)
         question = next((match.mapping[name] for name in ASKED if name in match.mapping), "")
+        first = next((one.choices[0] for one in asked if one.field.rpartition(".")[2] in ASKED), "")
+        question = question or first
+        free.sort(key=lambda name: name == first)  # what is read is no answer to itself
         asked.append(ask_role(role, free, rows, question=question, ranked=ranked))
     score = Score(confidence=1.0, reason=reason, match=match)
     settled = settled or all(any(chosen.get(role) for role in roles.split("|")) for roles in format.required)

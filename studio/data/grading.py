@@ -10,9 +10,10 @@ from studio.data.columns import LOOKED_AT, Column, measure_columns
 from studio.data.formats.aliases import ANSWERS, LABEL
 from studio.data.formats.cells import Values, shorten
 from studio.data.formats.choices import counts_from, read_options
-from studio.data.formats.column_names import part_name, simplify
+from studio.data.formats.column_names import is_guessed, part_name, simplify
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.kto import find_label
+from studio.data.labels import marks_places
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 from studio.data.related_names import hints
@@ -94,10 +95,13 @@ def ask_labels(
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
     named += [one for one in flags if (len(flags) > 1 or len(columns) == 2) and one not in named]
     named += [one for one in known.values() if one.tagged and one not in named]
+    marked = [one for one in known.values() if marks_places(one.name, mapping["text"], rows)]
+    named += [one for one in marked if one not in named]
     if len(columns) == 2 and known and not named:
         # The first rows of a file that is sorted by its labels have one and the same.
         same = [one for one in known.values() if one.spoken and one.distinct == 1 and _is_class(one)]
         named += same if measure_columns(columns, rows)[mapping["text"]].words < DOCUMENT else []
+    named.sort(key=lambda one: is_guessed(one.name, columns))
     labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
     if not labels:
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -71,6 +72,28 @@ def points_into(one: Column, texts: Sequence[str], rows: Sequence[Values]) -> bo
             seen += 1
             told += any(_holds(row.get(name), cell) for name in texts)
     return bool(seen) and told >= POINTED * seen
+
+
+def marks_places(name: str, text: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column lists places in the text of its row: two numbers each, the higher one last, in it."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cell, words = row.get(name), row.get(text)
+        if isinstance(cell, (list, tuple)) and cell and isinstance(words, str):
+            seen += 1
+            told += all(_is_place(one, len(words)) for one in cell)
+    return bool(seen) and told >= POINTED * seen
+
+
+def _is_place(cell: object, characters: int, levels: int = 3) -> bool:
+    """Return whether an object or a list holds two numbers behind each other, at any depth, as a place in a text."""
+    if not isinstance(cell, (list, tuple, dict)) or not levels:
+        return False
+    parts = [*cell.values()] if isinstance(cell, dict) else [*cell]
+    numbers = [one for one in parts if type(one) is int]
+    if any(0 <= start < end <= characters for start, end in itertools.pairwise(numbers)):
+        return True
+    return any(_is_place(one, characters, levels - 1) for one in parts)
 
 
 def _holds(cell: object, words: str) -> bool:

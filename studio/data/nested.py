@@ -1,4 +1,4 @@
-"""Rows that hold lists of questions and answers, such as an article with its paragraphs: a row becomes several."""
+"""Rows that hold lists of questions and answers, talks or translations, as an article has: a row becomes several."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.column_names import part_name
+from studio.data.formats.column_names import part_name, simplify
+from studio.data.related_names import is_language
 from studio.data.row import Row
 from studio.data.talks.sides import find_side
+from studio.data.talks.turns import to_turn
 
 LEVELS = 3
+TRANSLATED = 0.9
+"""Of the entries of a list, so many hold the same in two languages: now and then one is missing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,17 +69,36 @@ def find_nested(columns: Sequence[str], rows: Sequence[Values]) -> Nested | None
 
 
 def _find_path(cell: object, levels: int) -> tuple[str, ...] | None:
-    """Return the names that lead from a list to objects that ask and answer; None where it holds none."""
+    """Return the names that lead from a list to objects that are examples; None where it holds none."""
     items = [one for one in cell if isinstance(one, Mapping)] if isinstance(cell, (list, tuple)) else []
     if not items or len(items) < len(cell) or not levels:
         return None
-    if all(map(_asks_and_answers, items)):
+    if (
+        all(map(_asks_and_answers, items))
+        or sum(map(_translates, items)) >= TRANSLATED * len(items)
+        or all(map(_holds_talk, items))
+    ):
         return ()
     for name in items[0]:
         path = _find_path(items[0].get(name), levels - 1)
         if path is not None:
             return (str(name), *path)
     return None
+
+
+def _translates(values: Values) -> bool:
+    """Return whether an object holds nothing in words but the same in two languages, by its keys."""
+    named = [key for key, cell in values.items() if isinstance(cell, str) and not is_empty(cell)]
+    languages = [key for key in named if is_language(key) or simplify(key) == "translation"]
+    return len(languages) == len(named) == 2
+
+
+def _holds_talk(values: Values) -> bool:
+    """Return whether an object holds a list of turns, each with who speaks and what."""
+    return any(
+        isinstance(cell, (list, tuple)) and len(cell) > 1 and all(map(to_turn, cell))
+        for cell in values.values()
+    )
 
 
 def _asks_and_answers(values: Values) -> bool:

@@ -16,7 +16,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.column_names import BLOCKING, part_name, simplify
+from studio.data.formats.column_names import BLOCKING, is_guessed, part_name, simplify
 from studio.data.formats.context import TECHNICAL
 from studio.data.related_names import OLD, are_twins, hints, is_language, is_renewed
 
@@ -24,7 +24,7 @@ MOSTLY = 0.95
 """Of the rows: what holds less is rather not asked for first, for the others would be left out."""
 JUDGED = frozenset(
     "label labels similarity relatedness relation relations sentiment emotion emotions intent intents stance polarity "
-    "toxicity toxic verdict decision entailment duplicate paraphrased gold spans entities slots annotation "
+    "toxicity toxic verdict decision truth entailment duplicate paraphrased gold spans entities slots annotation "
     "annotations".split()
 )
 """Words in the names of what somebody found out about a text."""
@@ -36,7 +36,7 @@ MADE = frozenset(
     "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
     "query translation corrected correction corrections paraphrase paraphrases rewrite rewrites "
     "extracted extraction simplified headline result middle patch fix "
-    "fixed ideal new after cypher latex formula cause diagnosis plain".split()
+    "fixed ideal new after proof proofs cypher latex formula cause diagnosis plain".split()
 )
 """Words in the names of what was written for a text."""
 TOLD = (*ANSWERS, *EXPECTED, "label", "标签", "targets", "solutions", "a", "ans", "resp")
@@ -60,6 +60,8 @@ THINKING = frozenset(
     "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
 )
 """Words in the names of what was thought before the answer."""
+TRUE = frozenset("truth gold golden expected".split())
+"""Words in the names of what is known to be the answer, of whatever kind it is."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
 """Words in the names of short answers to what a text beside them answers at length."""
 HALF = 0.5
@@ -83,6 +85,8 @@ def may_answer(column: Column) -> bool:
     if not column.rows:
         return False
     words = {*part_name(column.name)}
+    if words & TRUE and column.distinct > 1:
+        return True  # dates, places and sums, too
     if column.cut or (column.spoken and (column.is_prose or not words & TECHNICAL)):
         return True
     if column.distinct < 2 or words & (TECHNICAL | DATED):
@@ -234,7 +238,8 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
         rest = [one for one in read if one not in remark and (one.is_prose or one.coded)]
         return [remark[0], *rest, remark[1]]
     if find_class(columns) and (prose := [one for one in read if one.is_prose]):
-        return sorted(prose, key=lambda one: -one.characters)
+        between = len(prose) > 1 and prose[0] is columns[0] and find_class(columns) is not columns[-1]
+        return prose if between else sorted(prose, key=lambda one: -one.characters)
     if not any(one.plain and one.is_prose for one in read):
         read += [one for one in columns if one.cut and not one.tagged and one not in read]
         read = [one for one in read if not (one.is_labels and {*part_name(one.name)} & JUDGED)] or read
@@ -301,6 +306,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
             one is not first,
+            is_guessed(one.name, names),
             asked_in_words and not one.tagged,
             described == is_test(one) if asked_in_code else is_test(one),
             one.distinct < 2 < one.rows,

@@ -27,6 +27,7 @@ from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.context import TECHNICAL
 from studio.data.formats.pairs import find_pair
+from studio.data.formats.placeholders import is_placeholder
 from studio.data.list_columns import (
     Labelled,
     Languages,
@@ -179,9 +180,14 @@ class Threads:
                     else ("user", "assistant")
                 )
                 speaker = sides[str(speaker).lower() not in ("true", "1")]
-            if turns and turns[-1]["role"] == speaker and isinstance(words, str):
+            if (
+                turns
+                and turns[-1]["role"] == speaker
+                and isinstance(words, str)
+                and not is_placeholder(words)
+            ):
                 turns[-1]["content"] = f"{turns[-1]['content']}\n{words}"
-            elif not (words is None or (isinstance(words, str) and is_blank(words))):
+            elif not (words is None or is_placeholder(words) or (isinstance(words, str) and is_blank(words))):
                 turns.append({"role": speaker, "content": words})
         own = {*self.consumed}
         shared = {

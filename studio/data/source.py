@@ -17,16 +17,19 @@ from studio.data.charset import ENCODINGS, SCAN_BYTES
 from studio.data.compression import detect_packing, list_members
 from studio.data.containers import images, workbook
 from studio.data.containers.container import HEAD_BYTES, refuse_file
-from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, refuse_system, refusing
+from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, part_splits, refuse_system, refusing
 from studio.data.formats.cells import show_names
+from studio.data.formats.placeholders import count_placeholders
 from studio.data.media import refuse_media, refuse_placeholders
 from studio.data.open_question import Question
 from studio.data.other_tasks import refuse_foreign
-from studio.data.reshape import find_reshapes
+from studio.data.reshape import Threads, find_reshapes
 from studio.data.row import Row, list_columns
 from studio.data.sampling import SAMPLE_ROWS, sample_head, sample_middle
+from studio.data.speakers import Speakers
 from studio.data.split_discovery import Plan, find_split, list_files, plan_files
 from studio.data.talks.selection import list_unread
+from studio.data.transcripts import Transcript
 from studio.hub.child import Report
 
 DEMO = "demo"
@@ -243,6 +246,11 @@ def _assemble(
         opened[split] = tuple(files)
     if not opened["train"]:
         raise _refuse("empty", spec.source[:200])
+    if len(opened["train"]) == 1 == sum(map(len, opened.values())) and (
+        parts := part_splits(opened["train"][0])
+    ):
+        opened = {split: (file,) for split, file in parts.items()}
+        notes.append(text("data.source.splits", names=show_names([file.sheet for file in parts.values()])))
     if empty:
         notes.append(text("data.folder.empty_file", names=", ".join(empty[:5])[:160], count=len(empty)))
     sample, sampled_bytes = sample_head(opened["train"])
@@ -252,10 +260,14 @@ def _assemble(
         refuse_media(list_columns(sample), [row.values for row in sample])
     if spec.format == "auto" and not spec.mapping:
         refuse_foreign(list_columns(sample), [row.values for row in sample])
+    before = [row.values for row in sample]
     reshapes, asked = find_reshapes(spec, sample, opened["train"][0].container)
     if reshapes:
         questions += asked
         notes += [reshape.note for reshape in reshapes]
+        talked = any(isinstance(one, (Threads, Transcript, Speakers)) for one in reshapes)
+        if talked and (unheard := count_placeholders(before)):
+            notes.append(text("data.reshape.placeholders", count=unheard))
         opened = {
             split: tuple(replace(file, reshapes=reshapes) for file in files)
             for split, files in opened.items()

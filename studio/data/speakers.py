@@ -12,6 +12,7 @@ from studio.data.formats.aliases import LISTS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.message_parsing import ROLE_KEYS, find_turns
+from studio.data.formats.placeholders import is_placeholder
 from studio.data.formats.roles import read_role
 from studio.data.open_question import Question
 from studio.data.row import Row
@@ -95,7 +96,7 @@ class Speakers:
                 heard.append(who)
             role = self._role(who, heard)
             words = turn.get(self.words)
-            if isinstance(words, str) and is_blank(words):
+            if isinstance(words, str) and (is_blank(words) or is_placeholder(words)):
                 continue
             gone = (self.key, self.words, *ROLE_KEYS)
             more = {name: cell for name, cell in turn.items() if name not in gone}

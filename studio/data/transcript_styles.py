@@ -103,6 +103,16 @@ STYLES: tuple[Style, ...] = (
         timed=True,
     ),
     Style(
+        name="dated",
+        mark=re.compile(rf"^(?P<time>{TIME})[ \t]+(?P<who>[^\s:：\d][^\n:：]{{0,39}}?)[ \t]*:?\n", re.M),
+        timed=True,
+    ),
+    Style(
+        name="named",
+        mark=re.compile(rf"^(?P<who>[^\s:：][^\n:：]{{0,39}}?)[ \t]+(?P<time>{TIME})[ \t]*\n", re.M),
+        timed=True,
+    ),
+    Style(
         name="zoom",
         mark=re.compile(
             r"^(?P<time>\d{1,2}:\d{2}:\d{2})\s+(?:From\s+)?(?P<who>[^\n:]{1,40}?)\s+to\s+[^:\n]{1,40}:[ \t]*\n?[ \t]*",

@@ -13,6 +13,7 @@ from studio.data.columns import repeats
 from studio.data.formats.aliases import ANSWERS, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import simplify
+from studio.data.formats.placeholders import is_placeholder
 from studio.data.row import Row
 from studio.data.transcript_styles import (
     BESIDE,
@@ -40,6 +41,8 @@ SENTENCE_CHARACTERS = 20
 """An average cell with fewer is a name or a kind."""
 GAP_S = 8 * 3600.0
 """Silence in a messenger after which another talk begins."""
+HEADED_STYLES = ("stamps", "dated", "named")
+"""Marks on a line of their own, of which one alone could stand in any text."""
 FEWEST_ASKED, ASKED_LINES, HEADED = 3, 0.2, 600
 """So many lines that ask, and this share of all, head answers, the first after no more than so many letters."""
 SPOKEN = {"user": USERS, "assistant": MODELS, "system": SYSTEMS, "beside": BESIDE, "tool": TOOLS}
@@ -123,7 +126,7 @@ def _is_talk(words: str, style: Style) -> bool:
         repeated = len(turns) >= 2 and len({*speakers}) <= MOST_NAMES and speakers[0] != "system"
         return repeated and len({*speakers}) >= 2 and marked >= 0.6 * len(lines)
     if style.timed:
-        return len(turns) >= 1 and (style.name != "stamps" or len({*speakers}) > 1)
+        return len(turns) >= 1 and (style.name not in HEADED_STYLES or len({*speakers}) > 1)
     if style.name == "questions":
         answered = [said for who, _, said in turns if who == "assistant"]
         lines = sum(bool(line.strip()) for line in words.splitlines())
@@ -220,7 +223,7 @@ class Transcript:
             if talks[-1] and now_s is not None and last_s is not None and now_s - last_s > GAP_S:
                 talks.append([])
             last_s = now_s if now_s is not None else last_s
-            if not is_blank(words):
+            if not (is_blank(words) or is_placeholder(words)):
                 talks[-1].append({"speaker": who, "content": words})
         answered = [talk for talk in talks if len({turn["speaker"] for turn in talk}) > 1]
         if 2 * len(answered) < len(talks):  # people who write once a day answer each other all the same

@@ -6,16 +6,25 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
-from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats, resembles
+from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
 from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
-from studio.data.formats.aliases import EXPECTED, INSTRUCTION, LABEL, MATERIAL, PRODUCTS, SOURCES
+from studio.data.formats.aliases import (
+    ANSWERS,
+    EXPECTED,
+    INSTRUCTION,
+    LABEL,
+    MATERIAL,
+    PRODUCTS,
+    QUESTIONS,
+    SOURCES,
+)
 from studio.data.formats.cells import Values, show_names
-from studio.data.formats.column_names import BLOCKING, find_core, part_name, simplify
+from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
 from studio.data.formats.column_relations import judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
-from studio.data.labels import points_into
+from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING
@@ -37,6 +46,12 @@ SHARE = 0.15
 """A column with less of a row's letters, and ..."""
 CHARACTERS = 200
 """... fewer of them than this is left out with a note and no question."""
+SORTED = 0.7
+"""Of the rows, so many different cells at most has what sorts them."""
+FORMS = frozenset(
+    "transliteration transliterated romanization romanized romaji pinyin phonetic phonemes ipa".split()
+)
+"""Words in the names of what stands beside it in another script."""
 LONGER = 3
 """So many times longer than the answer is what was found for it, and no other answer."""
 TALKS = ("messages", "conversations")
@@ -85,6 +100,7 @@ def find_rest(
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
+    rest = [one for one in rest if not _sorts_rows(one)]
     if not {"first", "rated"}.isdisjoint(mapping):
         rest = [one for one in rest if not judges(one.name)]  # which may tell the better answer
     talks = [mapping[role] for role in TALKS if role in mapping]
@@ -148,6 +164,13 @@ def find_rest(
         for one in heavy
         if one in old or not (repeats(one.name, used, rows) or joins(one.name, used, rows))
     ]
+
+
+def _sorts_rows(one: Column) -> bool:
+    """Return whether a column's name and its cells, which come again and again, say that it only sorts the rows."""
+    return (
+        bool({*part_name(one.name)} & SORTING) and one.distinct <= SORTED * one.rows and one.words < 2 * WORDY
+    )
 
 
 def annotates(name: str, talk: str, rows: Sequence[Values]) -> bool:
@@ -237,13 +260,22 @@ def ask_rest(
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
         or (simplify(asked) == "prompt" and not _is_read(one))
+        or {*part_name(one.name)} & FORMS
+        or is_guessed(one.name, [answer])
+        or _explains(one, answer, asked)
+        or (asked and _is_question_again(one, used[asked], rows))
     ]
+    extracted = [one for one in rest if asked and points_into(one, [asked], rows)]
+    if len(extracted) > 1 and not hints(used[asked], QUESTIONS):
+        aside += [
+            one for one in extracted if one not in aside
+        ]  # what was found in a text is not read with it
     entry = find_entry([*used.values()])
     # An example of a word shows what is asked for.
     aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
     if answer in used and used[answer].is_labels:
         # What a label says of two texts is found out about both, however much they are alike.
-        aside = [one for one in aside if not are_twins(one.name, asked)]
+        aside = [one for one in aside if not (are_twins(one.name, asked) or _is_judged(one, answer))]
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)
@@ -276,6 +308,25 @@ def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
     last = part_name(one.name)[-1:]
     coded = [other for other in measure_columns(names, rows).values() if other.coded]
     return any(part_name(other.name)[-1:] == last for other in coded)
+
+
+def _is_judged(one: Column, answer: str) -> bool:
+    """Return whether a text is called an answer beside a label: it is what the label was found for."""
+    return one.is_prose and bool({*part_name(one.name)} & {*ANSWERS}) and not {*part_name(answer)} & TASKS
+
+
+def _explains(one: Column, answer: str, asked: str) -> bool:
+    """Return whether a column without a name stands behind an answer that stands behind its question: why it is so."""
+    places = [NUMBERED.fullmatch(name) and int(name.rpartition("_")[2]) for name in (asked, answer, one.name)]
+    return all(places) and places == sorted(places)
+
+
+def _is_question_again(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column is what is asked once more: with a little around it, or as a list of questions."""
+    asking = hints(one, QUESTIONS) or bool({*part_name(one.name)} & {"queries", "questions"})
+    listed = asking and not one.plain and not hints(asked, QUESTIONS)
+    around = one.plain and one.characters < 2 * asked.characters and repeats(asked.name, [one.name], rows)
+    return listed or around
 
 
 def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:

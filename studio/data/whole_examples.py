@@ -78,7 +78,21 @@ def _say(turn: object) -> list[str]:
 
 def is_part(answer: Column, asked: Column, rows: Sequence[Values]) -> bool:
     """Return whether what would be learned stands in what would be read, and is no short finding in a long text."""
+    if _is_cut_short(asked.name, answer.name, rows):
+        return True
     return answer.characters >= PART * asked.characters and repeats(answer.name, [asked.name], rows)
+
+
+def _is_cut_short(name: str, whole: str, rows: Sequence[Values]) -> bool:
+    """Return whether most cells of a column are the beginning of another one, cut off: `What is the best wa...`."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cells = [row.get(one) for one in (name, whole)]
+        if all(isinstance(cell, str) and not is_blank(cell) for cell in cells):
+            here, there = (cell.strip().rstrip(".… ") for cell in cells)
+            seen += 1
+            told += len(here) >= FEW and there.startswith(here)
+    return seen >= FEW and 2 * told > seen
 
 
 def ends_with(

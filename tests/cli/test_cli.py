@@ -25,7 +25,10 @@ from studio.core.i18n import load_catalogue, text
 from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
-COMMANDS = "studio demo train resume check plan data doctor explain runs chat eval reward serve export wsl bench".split()
+COMMANDS = (
+    *"studio demo train resume import check plan data doctor explain runs chat".split(),
+    *"eval reward serve export wsl bench".split(),
+)
 
 
 @pytest.fixture(scope="module")

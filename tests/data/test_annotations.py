@@ -90,3 +90,40 @@ def test_accepted_options_are_labels_in_words(tell):
     report = tell_rows(tell, rows)
     assert answers(report)[0] == "angry" and report["rows_used"] == 23
     assert json.dumps(report["source_notes"], default=str)
+
+
+def test_what_was_rejected_as_it_stood_does_not_count(tell):
+    rows = [
+        {
+            "text": TOLD[n],
+            "label": "DELAY",
+            "_input_hash": n,
+            "_task_hash": n,
+            "answer": ("accept", "reject", "ignore")[n % 3],
+        }
+        for n in range(24)
+    ]
+    report = tell_rows(tell, rows)
+    assert report["mapping"] == {"prompt": "text", "completion": "label", "weight": "weight"}
+    assert answers(report)[0] == "DELAY"
+    weights = [row["messages"][-1].get("weight", 1) for row in report["preview"]]
+    assert weights == [1, 0]
+
+
+def test_marked_words_that_were_accepted_are_learned_with_their_labels(tell):
+    rows = [
+        {"text": TOLD[n], "spans": [{"start": 4, "end": 9, "label": "SHIP"}] if n % 2 else [], "tokens": [],
+         "_input_hash": n, "_task_hash": n, "answer": "accept"}
+        for n in range(24)
+    ]  # fmt: skip
+    assert answers(tell_rows(tell, rows)) == ["[]", '[{"text": "barge", "label": "SHIP"}]']
+
+
+def test_jobs_of_a_labelling_service_are_columns(tell):
+    jobs = [{"MOOD": {"categories": [{"name": MOODS[n], "confidence": 100}]}} for n in range(24)]
+    rows = [
+        {"id": n, "content": TOLD[n], "labels": [{"labelType": "DEFAULT", "jsonResponse": jobs[n]}]}
+        for n in range(24)
+    ]
+    report = tell_rows(tell, rows)
+    assert report["mapping"] == {"prompt": "content", "completion": "MOOD"} and answers(report)[0] == "calm"

@@ -390,3 +390,21 @@ def test_tests_in_other_languages_have_options_and_a_letter(asks, option, right,
     # An explanation tells the answer: it is never read before the question unasked, and not put first.
     assert all(question.choices[0] != why for question in found.questions if "material" in question.field)
     assert why not in [column for role, column in found.mapping.items() if role.startswith("material")]
+
+
+def test_a_number_that_is_an_option_is_a_place_where_the_column_counts():
+    rows = [
+        {"question": f"{2 * n} : 2 = ?", "option1": "2", "option2": str(n), "option3": str(n + 9),
+         "option4": str(n + 7),
+         "correct_option_index": 1 + n % 4}
+        for n in range(3, 15)
+    ]  # fmt: skip
+    found = look(rows)
+    assert found.mapping["completion_from_1"] == "correct_option_index"
+    said = [first(found, rows[n:])[-1][1] for n in range(12)]
+    assert said == [row[f"option{row['correct_option_index']}"] for row in rows]
+
+
+def test_an_answer_in_numbers_is_its_words_where_options_are_numbers():
+    assert choose([("A", "2"), ("B", "5"), ("C", "1")], "2", "answer") == "2"
+    assert choose([("A", "2"), ("B", "5"), ("C", "1")], "2", "answer_index", by_place=True) == "1"

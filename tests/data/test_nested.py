@@ -32,3 +32,20 @@ def test_rows_that_ask_themselves_stay():
     row = {"question": "q", "answer": "a", "more": [{"question": "x", "answer": "y"}]}
     assert find_nested(["question", "answer", "more"], [row]) is None
     assert find_nested(["tags"], [{"tags": [{"name": "a"}]}]) is None
+
+
+def test_talks_and_translations_deep_in_lists_are_rows(tell):
+    turns = [
+        {"who": "A", "said": "Is the tide in already, down at the quay?"},
+        {"who": "B", "said": "Not before noon, they say."},
+    ]
+    report = tell(
+        [{"place": f"quay {n}", "days": [{"day": d, "talk": turns} for d in range(2)]} for n in range(6)],
+        file="a.json",
+    )
+    assert report["rows_read"] == 12
+    pairs = [
+        {"en": f"The quay number {n} is dry.", "de": f"Der Kai Nummer {n} ist trocken."} for n in range(4)
+    ]
+    report = tell([{"unit": n, "pages": [{"no": 1, "sentences": pairs}]} for n in range(5)], file="b.json")
+    assert report["needs_answer"][0]["choices"] == ["en", "de"] and report["rows_read"] == 20

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.containers.container import ReadOptions, name_columns
+from studio.data.formats.cells import count_words, is_asking
 
 DELIMITERS = (",", ";", "\t", "|")
+QUOTE, APOSTROPHE = '"', "'"
 ALONE = "\x1f"
 """Stands for no delimiter, in a table of one column whose text may hold them all."""
 LAYOUT_RECORDS = 200
@@ -44,14 +46,17 @@ class TableLayout:
     """Why, for a person."""
     spaced: bool = False
     """Blanks stand between delimiters and quotation marks."""
+    quote: str = QUOTE
+    """What stands around cells that hold delimiters."""
 
 
 def find_layout(
-    read: Callable[[str, bool], Iterable[Record]], options: ReadOptions, preferred: str = ","
+    read: Callable[..., Iterable[Record]], options: ReadOptions, preferred: str = ","
 ) -> TableLayout:
     """Return the Layout of a table.
 
-    read: (delimiter, spaced) -> the first records of the table cut so, at most LAYOUT_RECORDS. preferred: wins a tie.
+    read: (delimiter, spaced, quote) -> the first records of the table cut so, at most LAYOUT_RECORDS. preferred: wins
+    a tie.
     Raises StudioError when two columns have the same name.
     """
     candidates = (
@@ -71,6 +76,13 @@ def find_layout(
     quoted = sum(any(QUOTED.fullmatch(cell) for cell in cells) for _, cells in records)
     is_spaced = _score(spaced) > score or 2 * quoted > len(records)
     records = spaced if is_spaced else records
+    quote = QUOTE
+    if _are_in_apostrophes(records):
+        others = [(one, list(read(one, is_spaced, APOSTROPHE))) for one in candidates]
+        best_other = max(others, key=lambda other: _score(other[1]))
+        if _score(best_other[1]) >= score:
+            quote, (delimiter, records) = APOSTROPHE, best_other
+            score = _score(records)
     if not options.delimiter and _is_alone(records):
         delimiter, records = ALONE, list(read(ALONE, False))
         reasons.append(text("data.table.one_column"))
@@ -84,15 +96,33 @@ def find_layout(
         columns = tuple(f"column_{number}" for number in range(1, width + 1))
         reasons.append(text("data.table.no_header", column=columns[0]))
         return TableLayout(
-            delimiter=delimiter, columns=columns, header_line=0, reasons=tuple(reasons), spaced=is_spaced
+            delimiter=delimiter,
+            columns=columns,
+            header_line=0,
+            reasons=tuple(reasons),
+            spaced=is_spaced,
+            quote=quote,
         )
     line, cells = records[place]
     if place:
         reasons.append(text("data.table.header", line=line))
     columns = name_columns(cells, options.name)
     return TableLayout(
-        delimiter=delimiter, columns=columns, header_line=line, reasons=tuple(reasons), spaced=is_spaced
+        delimiter=delimiter,
+        columns=columns,
+        header_line=line,
+        reasons=tuple(reasons),
+        spaced=is_spaced,
+        quote=quote,
     )
+
+
+def _are_in_apostrophes(records: Sequence[Record]) -> bool:
+    """Return whether most rows have a cell between apostrophes, or the beginning of one that holds delimiters."""
+    begun = [any(cell.lstrip().startswith(APOSTROPHE) for cell in cells) for _, cells in records]
+    ended = [any(cell.rstrip().endswith(APOSTROPHE) for cell in cells) for _, cells in records]
+    both = sum(one and other for one, other in zip(begun, ended, strict=True))
+    return len(records) >= LEAST_ROWS and both > len(records) / 2
 
 
 def _find_width(records: Sequence[Record]) -> int:
@@ -148,24 +178,40 @@ def _find_header(records: Sequence[Record], header_row: int) -> int | None:
 
 
 def _is_like_the_rest(cells: Sequence[str], records: Sequence[Record]) -> bool:
-    """Return whether the first row looks as those below do: sentences above sentences, or a label that comes again."""
+    """Return whether the first row looks as those below do: sentences above sentences, or a label that comes again.
+
+    Where no cell is a sentence, all are to be like those below in letters and length, and none of Latin ones alone.
+    """
     rows = [others for _, others in records[:LOOKED_AT] if len(others) == len(cells)]
     if len(rows) < LEAST_ROWS:
         return False
-    like = unlike = 0
+    like = unlike = alike = 0
     for place, cell in enumerate(cells):
         below = [others[place].strip() for others in rows if others[place].strip()]
         if not below or not cell.strip():
             continue
-        words = sorted(len(other.split()) for other in below)[len(below) // 2]
+        words = sorted(count_words(other) for other in below)[len(below) // 2]
         if words >= SENTENCE_WORDS:
             # The questions of a form are names: what stands below answers them, in words of its own.
-            asks = cell.strip().endswith("?") and not any(other.endswith("?") for other in below)
-            same = len(cell.split()) >= max(SENTENCE_WORDS, words // 2) and not asks
+            asks = is_asking(cell) and not any(map(is_asking, below))
+            same = count_words(cell) >= max(SENTENCE_WORDS, words // 2) and not asks
             like, unlike = like + same, unlike + (not same)
         elif len({*below}) <= len(below) / 2 and cell.strip() in below:
             like += 1
-    return like > 0 and not unlike
+        else:
+            alike += _is_written_alike(cell.strip(), below)
+    return not unlike and (like > 0 or alike == len(cells))
+
+
+def _is_written_alike(cell: str, below: Sequence[str]) -> bool:
+    """Return whether a cell has the script of those below, not Latin, about their length, and letters of them."""
+    letters = {letter for other in below for letter in other if letter.isalpha()}
+    own = [letter for letter in cell if letter.isalpha()]
+    lengths = sorted(map(len, below))
+    middle = lengths[len(lengths) // 2]
+    foreign = bool(own) and not any(letter.isascii() for letter in own)
+    known = 2 * sum(letter in letters for letter in own) >= len(own)
+    return foreign and known and middle / 2 <= len(cell) <= 2 * middle
 
 
 def _is_data(cells: Sequence[str]) -> bool:

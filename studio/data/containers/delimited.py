@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
@@ -12,7 +12,9 @@ from typing import BinaryIO
 from studio.core.i18n import text
 from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
-from studio.data.containers.csv_dialect import LAYOUT_RECORDS, Record, TableLayout, find_layout
+from studio.data.containers.csv_dialect import LAYOUT_RECORDS, QUOTE, Record, TableLayout, find_layout
+from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, LABEL, PRODUCTS, QUESTIONS, TEXT
+from studio.data.formats.column_names import simplify
 from studio.data.line_reader import LINE_BYTES, Line, LineReader
 from studio.data.row import RAW_BYTES, Row, broken_row
 from studio.data.row_codes import RowCode
@@ -24,6 +26,14 @@ LEAST_BYTES = 2**16
 """Each such mark halves RECORD_BYTES down to this, so that a file full of them is not read again and again."""
 HEAD_BYTES = 2**20
 HEAD_LINES = 2000
+LOOSE_LINES = 500
+"""A record whose quotation marks do not match has at most so many lines."""
+TEXTS = (".txt", ".text")
+NAMES_READ = {*QUESTIONS, *INSTRUCTION, *INPUT, *TEXT, "prompt", "sentence"}
+NAMES_LEARNED = {*ANSWERS, *LABEL, *PRODUCTS}
+NAME_CHARACTERS = 40
+STEADY = 0.95
+"""Of the lines of a text file, so many have as many tabs where it is a table."""
 LEAST_LINES = 5
 """A text file with fewer lines is not taken for a table by its tabs."""
 CELL_CHARACTERS = 2**31 - 1
@@ -37,8 +47,11 @@ class _Unclosed(Exception):
 class _Cut:
     """Cuts lines into records; one that is broken costs its first line only."""
 
-    def __init__(self, lines: Iterator[Line], reader: LineReader, delimiter: str, spaced: bool) -> None:
+    def __init__(
+        self, lines: Iterator[Line], reader: LineReader, delimiter: str, spaced: bool, quote: str = QUOTE
+    ) -> None:
         self._lines, self._delimiter, self._spaced = lines, delimiter, spaced
+        self._quote, self._quote_byte = quote, quote.encode()
         self._codec = get_codec(reader.encoding)
         self._newline = reader.newline.decode(self._codec)
         self._again: deque[Line] = deque()  # lines behind the one where a broken record begins
@@ -65,11 +78,11 @@ class _Cut:
             words = self._decode(line)
             if isinstance(words, Row):
                 yield line, words, self._row
-            elif '"' not in words:
+            elif self._quote not in words:
                 cells = words.removesuffix("\r").split(self._delimiter)
                 doubtful = doubtful and len(cells) != self.width
                 yield line, cells, self._row
-            elif doubtful and words.count('"') % 2:
+            elif doubtful and words.count(self._quote) % 2:
                 doubtful = False
                 yield line, self._refuse(line, RowCode.UNREADABLE, "quotes"), self._row
             else:
@@ -107,7 +120,7 @@ class _Cut:
                 held += len(data)
                 if held > limit_bytes or len(taken) > RECORD_LINES or not more[3]:
                     raise _Unclosed
-                if b'"' in data:  # lines without one cannot end the record
+                if self._quote_byte in data:  # lines without one cannot end the record
                     block = data if len(taken) == done + 1 else self._join(taken[done:])
                     following = block.decode(codec)
                     if "\0" in following:
@@ -116,7 +129,13 @@ class _Cut:
                     done = len(taken)
             raise _Unclosed
 
-        reader = csv.reader(feed(), delimiter=self._delimiter, skipinitialspace=self._spaced, strict=True)
+        reader = csv.reader(
+            feed(),
+            delimiter=self._delimiter,
+            quotechar=self._quote,
+            skipinitialspace=self._spaced,
+            strict=True,
+        )
         try:
             cells = next(reader)
             return cells, line[2] if len(taken) == 1 else self._join(taken)[:RAW_BYTES]
@@ -125,9 +144,46 @@ class _Cut:
         self._again.extendleft(reversed(taken[1:]))
         self._unclosed += unclosed
         plain = words.removesuffix("\r").split(self._delimiter)
-        if self._delimiter == "\t" and len(plain) == self.width:  # many files with tabs do not quote at all
+        if self._delimiter in "\t|" and len(plain) == self.width:  # many files with tabs do not quote at all
             return plain, line[2]
+        again = [line]
+        if not unclosed and (cells := self._read_loosely(again)):
+            return cells, line[2] if len(again) == 1 else self._join(again)[:RAW_BYTES]
         return self._refuse(line, RowCode.UNREADABLE, "quote_open" if unclosed else "quotes"), line[2]
+
+    def _read_loosely(self, taken: list[Line]) -> list[str]:
+        """Return the cells of a record within whose quotation marks others stand alone; [] where they are no row.
+
+        A mark ends a cell only in front of a delimiter or at the end of a line, and the cells must be as many as the
+        header has, and no line in it looks like a row. Lines that are read for it join `taken`.
+        """
+        words = taken[0][2].decode(self._codec).removesuffix("\r")
+        while self.width:
+            cells = part_loosely(words, self._delimiter, self._quote)
+            if cells is not None and len(cells) >= self.width:
+                if len(cells) == self.width:
+                    return cells
+                break
+            more = self._next() if len(taken) < LOOSE_LINES else None
+            if more is None:
+                break
+            taken.append(more)
+            try:
+                line = more[2].decode(self._codec).removesuffix("\r")
+            except UnicodeDecodeError:
+                break
+            if self._is_row(line):
+                break
+            words = f"{words}\n{line}"
+        self._again.extendleft(reversed(taken[1:]))
+        del taken[1:]
+        return []
+
+    def _is_row(self, line: str) -> bool:
+        """Return whether a line has the cells of a row, without blanks behind its delimiters as sentences have."""
+        cells = line.split(self._delimiter)
+        whole = self.width > 1 and len(cells) == self.width
+        return whole and (self._spaced or not any(cell[:1] == " " for cell in cells[1:]))
 
     def _join(self, taken: list[Line]) -> bytes:
         """Return the bytes of several lines, which are those of the file but for lines that end with CR alone."""
@@ -141,13 +197,50 @@ class _Cut:
         )
 
 
+def part_loosely(words: str, delimiter: str, quote: str) -> list[str] | None:
+    """Return the cells of a record; a mark ends a cell only in front of a delimiter, or of the end.
+
+    None where a cell has no end.
+    """
+    cells, place = [], 0
+    while True:
+        if not words.startswith(quote, place):
+            end = words.find(delimiter, place)
+            cells.append(words[place : end if end >= 0 else None])
+        else:
+            place += 1
+            end = place
+            while (end := words.find(quote, end)) >= 0 and words[end + 1 : end + 2] not in (delimiter, ""):
+                end += 2 if words.startswith(quote, end + 1) else 1
+            if end < 0:
+                return None
+            cells.append(words[place:end].replace(quote * 2, quote))
+            end = end + 1 if end + 1 < len(words) else -1
+        if end < 0:
+            return cells
+        place = end + 1
+
+
 def accept(suffixes: tuple[str, ...], head: bytes, suffix: str) -> bool:
-    """Return whether the file's name says so: any text could be a table."""
-    return suffix in suffixes
+    """Return whether the file's name says so, or the first line of a text: any text could be a table."""
+    return suffix in suffixes or (suffix in TEXTS and _names_columns(head))
+
+
+def _names_columns(head: bytes) -> bool:
+    """Return whether the first line of a text names a question and its answer, or a text and its label."""
+    line, _, rest = head.decode("utf-8", "replace").lstrip("\ufeff").partition("\n")
+    for delimiter in (",", ";"):
+        names = [simplify(name.strip().strip('"')) for name in line.split(delimiter)]
+        if len(names) > 1 and {*names} & NAMES_READ and {*names} & NAMES_LEARNED:
+            return all(len(name) <= NAME_CHARACTERS for name in names) and delimiter in rest
+    return False
 
 
 def accept_tabs(head: bytes, suffix: str) -> bool:
-    """Return whether it is a table with tabs: by the name, or, in a text file, since every line has as many."""
+    """Return whether it is a table with tabs: by the name, or, in a text file, since every line has as many.
+
+    So is one with bars; a few lines may have others.
+    """
     if suffix in (".tsv", ".tab"):
         return True
     lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:LAYOUT_RECORDS]
@@ -155,8 +248,18 @@ def accept_tabs(head: bytes, suffix: str) -> bool:
         lines and lines[0].startswith(b"#") and b"\t" not in lines[0]
     ):  # what cards and lists say of themselves
         del lines[0]
-    counts = {line.count(b"\t") for line in lines}
-    return suffix in (".txt", ".text") and len(lines) >= LEAST_LINES and len(counts) == 1 and counts != {0}
+    return (
+        suffix in TEXTS and len(lines) >= LEAST_LINES and any(_are_cut(lines, sign) for sign in (b"\t", b"|"))
+    )
+
+
+def _are_cut(lines: list[bytes], sign: bytes) -> bool:
+    """Return whether almost all lines have a sign equally often, inside of them and alone."""
+    count, often = Counter(line.count(sign) for line in lines).most_common(1)[0]
+    if not count or often < STEADY * len(lines):
+        return False
+    framed = any(line.strip().startswith(b"|") or b"||" in line for line in lines)
+    return sign == b"\t" or not framed
 
 
 def read_layout(
@@ -177,9 +280,10 @@ def read_layout(
     else:
         whole = True
 
-    def read(delimiter: str, spaced: bool) -> list[Record]:
+    def read(delimiter: str, spaced: bool, quote: str = QUOTE) -> list[Record]:
         found: list[Record] = []
-        for line, cells, _ in itertools.islice(_Cut(iter(head), lines, delimiter, spaced), LAYOUT_RECORDS):
+        cut = _Cut(iter(head), lines, delimiter, spaced, quote)
+        for line, cells, _ in itertools.islice(cut, LAYOUT_RECORDS):
             if isinstance(cells, list):
                 found.append((line[0], cells))
             elif not whole and cells.problem.message.id == "data.row.quote_open":
@@ -197,7 +301,7 @@ def iterate(
     reader = LineReader(stream, encoding)
     layout, lines = read_layout(reader, options, preferred)
     columns, width = layout.columns, len(layout.columns)
-    cut = _Cut(lines, reader, layout.delimiter, layout.spaced)
+    cut = _Cut(lines, reader, layout.delimiter, layout.spaced, layout.quote)
     cut.width = width
     behind_header = 0
     for (number, offset, raw, _), cells, row in cut:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from studio.core.i18n import text
 from studio.data.containers.container import DEFAULTS, ROW_BYTES, Container, ReadOptions, refuse_file
-from studio.data.containers.json_rows import find_rows
+from studio.data.containers.json_rows import find_rows, name_splits
 from studio.data.containers.json_stream import BLANKS, JsonWindow, find_list, find_values, scan
 from studio.data.containers.json_talk import find_talk, find_texts
 from studio.data.containers.json_text import TALK, parse_json, read_object
@@ -51,6 +51,9 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
     Raises StudioError when the file is one object too large for its memory, or broken throughout.
     """
     window = JsonWindow(stream, encoding)
+    if options.sheet:
+        yield from _number((_load_whole(window) or {}).get(options.sheet, []), window)
+        return
     if window.peek() == b'"' and (inner := _read_inner(window)) is not None:
         yield from iterate(io.BytesIO(inner.encode("utf-8", "surrogatepass")), "utf-8", options)
         return
@@ -68,6 +71,26 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions = DEFAULTS) ->
         window.move(window.place + 1)
         yield from reader.read_list()
     yield from reader.read_rest()
+
+
+def list_splits(stream: BinaryIO, encoding: str) -> dict[str, str]:
+    """Return train, validation and test with the key whose list of objects is that split; {} for other files.
+
+    What holds no `train` has its first list in its place. Files above COLUMNS_BYTES are not parsed for it.
+    """
+    window = JsonWindow(stream, encoding)
+    return name_splits(_load_whole(window) or {}) if window.peek() == b"{" else {}
+
+
+def _load_whole(window: JsonWindow) -> dict | None:
+    """Return the object that a file is; None for anything else, and for a larger one."""
+    while window.held_bytes <= COLUMNS_BYTES and window.grow():
+        pass
+    try:
+        whole = parse_json(window.data[window.place :]) if window.ended else None
+    except ValueError:
+        return None
+    return whole if isinstance(whole, dict) else None
 
 
 def _read_inner(window: JsonWindow) -> str | None:

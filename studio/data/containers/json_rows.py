@@ -23,12 +23,13 @@ WORDS = re.compile(r"[a-z]+")
 TRAINING = frozenset(("train", "training"))
 SPLITS = TRAINING | frozenset("test testing val valid validation dev development eval evaluation".split())
 """Words in the names of splits."""
+TESTING = frozenset(("test", "testing"))
 Rows = list[dict[str, Any]]
 
 
 def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
-    found = _find_notebook(value) or _find_table(value) or _find_splits(value)
+    found = _find_notebook(value) or _find_table(value) or _find_splits(value) or _find_groups(value)
     found = found or _find_columns(value) or _find_keyed(value)
     if found is not None or level >= LEVELS:
         return found
@@ -122,6 +123,38 @@ def _find_splits(value: Mapping[str, Any]) -> list[Any] | None:
     training = min(value, key=lambda key: (not names[key] & TRAINING, len(key)))
     rows = [{TALK: row} if is_talk(row) else None for row in value[training]]
     return [*rows, *(part for key, part in value.items() if key != training)]
+
+
+def name_splits(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys under which an object of splits has objects as rows, by split; {} for other objects."""
+    names = {key: {*WORDS.findall(key.lower())} for key in value}
+    if len(value) < 2 or not all(words & SPLITS for words in names.values()):
+        return {}
+    if not all(_holds_rows(part) for part in value.values()):
+        return {}
+    found: dict[str, str] = {}
+    for key, words in names.items():
+        split = "train" if words & TRAINING else "test" if words & TESTING else "validation"
+        if split in found:
+            return {}  # two of a kind are for the person to choose from
+        found[split] = key
+    if "train" not in found:
+        first = next(iter(found))
+        found = {"train": found.pop(first), **found}
+    return found
+
+
+def _find_groups(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of an object of lists of like objects, each with the name of its list: its class, its topic."""
+    parts = list(value.values())
+    if len(parts) < 2 or name_splits(value) or not all(map(_holds_rows, parts)):
+        return None
+    keys = [{*part[0]} for part in parts]
+    shared, every = keys[0].intersection(*keys), keys[0].union(*keys)
+    if not shared or 2 * len(shared) < len(every):
+        return None
+    name = next(name for name in ("class", "group", "list", "found_under") if name not in every)
+    return [{name: group, **row} for group, part in value.items() for row in part]
 
 
 def _find_columns(value: Mapping[str, Any]) -> Rows | None:

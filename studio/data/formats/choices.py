@@ -38,6 +38,10 @@ SMALL_LETTERED = re.compile(
     r"(?:^|[\n,;|]|\s)\s*\(?([a-h])\s?\)\s*(.+?)(?=[\n,;|\s]\s*\(?[a-h]\s?\)\s|$)", re.S
 )
 LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]?")
+PLACES = frozenset("index idx number no num position place nr".split())
+"""Words in the names of columns that give an option by its place."""
+MOSTLY_WORDS = 9
+"""So many times more often is a number an option itself than its place, where it is no place."""
 MOST = 12
 LOOKED_AT = 200
 KEY_WORDS = frozenset(
@@ -175,10 +179,13 @@ def say_options(options: Options) -> str:
     return "\n".join(f"{letters[place]}. {words}" for place, (_, words) in enumerate(options))
 
 
-def choose(options: Options, answer: object, column: str, first: int = 0) -> str | None:
+def choose(
+    options: Options, answer: object, column: str, first: int = 0, *, by_place: bool = False
+) -> str | None:
     """Return the words of the option that `answer` means: its words, its mark, or its number counted from `first`.
 
-    None for an answer in words of its own. Raises RowError for a number or letter without an option.
+    by_place: a number is a place, also where an option is that very number. None for an answer in words of its own.
+    Raises RowError for a number or letter without an option.
     """
     words = [one.strip() for _, one in options]
     if flags := read_flags(answer, len(options)):
@@ -188,12 +195,15 @@ def choose(options: Options, answer: object, column: str, first: int = 0) -> str
     if isinstance(answer, float) and answer.is_integer():
         answer = int(answer)
     said = str(answer).strip()
-    if said in words:
+    counted = by_place and said.isdecimal()
+    if said in words and not counted:
         return said
     marks = [mark.strip().lower() for mark, _ in options]
     letter = LETTER.fullmatch(said)
     mark = (letter[1] if letter else said).lower()
-    if mark in marks:
+    if mark in marks and not (
+        counted and marks == [one.lower() for one in string.ascii_uppercase[: len(marks)]]
+    ):
         return words[marks.index(mark)]
     place = None
     if letter:
@@ -211,6 +221,11 @@ def choose(options: Options, answer: object, column: str, first: int = 0) -> str
             RowCode.WRONG_SHAPE, text("data.row.no_option", column=shorten(column), found=shorten(said, 20))
         )
     return words[place]
+
+
+def gives_place(column: str) -> bool:
+    """Return whether a column's name says that it gives an option by its place."""
+    return bool(PLACES & {*part_name(column)})
 
 
 def read_flags(cell: object, count: int) -> list[bool]:
@@ -265,7 +280,8 @@ def counts_from(column: str, choices: str, sample: Sequence[Values]) -> int | No
 
     0 for one that gives letters or words.
     """
-    lowest_is_zero = highest_is_last = numbers = False
+    lowest_is_zero = highest_is_last = False
+    numbers = words = 0
     for row in sample:
         answer = row.get(column)
         if isinstance(answer, float) and answer.is_integer():
@@ -274,10 +290,11 @@ def counts_from(column: str, choices: str, sample: Sequence[Values]) -> int | No
             continue
         options = read_options(row, choices)
         if not options or str(answer).strip() in [one.strip() for part in options for one in part]:
+            words += bool(options)
             continue
-        numbers = True
+        numbers += 1
         lowest_is_zero |= int(answer) == 0
         highest_is_last |= int(answer) == len(options)
-    if not numbers or lowest_is_zero:
+    if lowest_is_zero or numbers * MOSTLY_WORDS <= words:
         return 0
     return 1 if highest_is_last else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 
 NAME_CHARACTERS = 100
@@ -42,6 +42,16 @@ BLOCKING = frozenset(
 """Words that make something else of a name: `answer_start` is no answer."""
 
 
+GUESSED = frozenset(
+    "predicted prediction predictions predict pred preds inferred guessed baseline auto automatic machine model system "
+    "generated llm gpt ai bot tuned finetuned".split()
+)
+"""Words in the names of what a program found, or said ..."""
+KNOWN = frozenset(
+    "gold golden ground true truth gt manual human reference actual correct corrected expected verified user person "
+    "expert annotated final".split()
+)
+"""... and of what is known to be so, or what a person said."""
 SPELLED = (
     *"instruction instructions question questions answer answers response responses completion conversation".split(),
     *"conversations prompt output chosen rejected summary translation solution description category".split(),
@@ -134,3 +144,23 @@ def is_version(name: str, other: str) -> bool:
 def drop_versions(names: Sequence[str]) -> list[str]:
     """Return `names` without other forms of one of them."""
     return [name for name in names if not any(is_version(name, other) for other in names)]
+
+
+def is_guessed(name: str, others: Sequence[str]) -> bool:
+    """Return whether a column is what a program found, and another one the same as it is known: `predicted_label`.
+
+    So are two whose names tell nothing else: `pred` and `gold`.
+    """
+    words = {*part_name(name)}
+    if not words & GUESSED or words & KNOWN:
+        return False
+    told = [{*part_name(other)} for other in others if other != name]
+    return any(other & KNOWN and other - KNOWN == words - GUESSED for other in told)
+
+
+def drop_guesses(names: Sequence[str], columns: Sequence[str], taken: Container[str]) -> list[str]:
+    """Return `names` without what a program found where it is known how it is, in one of them or in a free column."""
+    guessed = [name for name in names if is_guessed(name, columns)]
+    left = [name for name in names if name not in guessed]
+    known = [name for name in columns if any(is_guessed(one, [name]) for one in guessed)]
+    return left or [name for name in known if name not in taken]

@@ -21,7 +21,7 @@ from studio.data.formats.cells import (
     show_names,
 )
 from studio.data.formats.choices import find_key, find_series
-from studio.data.formats.column_names import drop_versions, find_core, list_words, simplify
+from studio.data.formats.column_names import drop_guesses, drop_versions, find_core, list_words, simplify
 from studio.data.formats.column_relations import (
     CONSTANT_ROWS,
     count_rows,
@@ -219,7 +219,7 @@ class Format:
                 found = [name for name in found if not is_wordless(name, sample)]
             if len(found) > 1:
                 found = [name for name in found if simplify(name) not in YIELDING] or found
-            found = drop_versions(found)
+            found = drop_versions(drop_guesses(found, columns, taken) if role in SAID else found)
             if role in self.loose:
                 found = found[:1]
             elif len(found) > 1:
@@ -235,7 +235,7 @@ class Format:
                 if sample:
                     found = [name for name in found if not _hold_nothing([name], sample)]
                     found = [name for name in found if not _hold_addresses(name, sample)]
-                if found:
+                if found := drop_guesses(found, columns, taken) if role in SAID else found:
                     take(role, _order_fallback(role, found, sample)[:1])
         if "weight" in mapping and "weight" not in chosen and not weighs_rows(mapping["weight"], sample):
             del mapping["weight"]
@@ -291,7 +291,7 @@ class Format:
         shape = fits / (fits + against) if fits else 0.4
         if (
             shape >= 0.5
-        ):  # Broken rows are counted one by one later; the rest says well enough what the file is.
+        ):  # broken rows are counted one by one later; the rest says well enough what the file is
             shape = 0.75 + shape / 4
         exact = all(
             any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from studio.core.i18n import text
@@ -25,6 +26,8 @@ from studio.data.formats.tool_calls import check_calls, holds_tools
 from studio.data.row import RowError
 from studio.data.row_codes import RowCode
 
+REASONED = re.compile(r"([^\W\d_]+(?: (?:up|down))?)\s*(?:[:;,.(]|\s[-–—])\s.*", re.S)
+"""A verdict with its reason behind a sign: `no: it can be said better`."""
 LABELS = {
     **dict.fromkeys(
         (
@@ -82,7 +85,11 @@ def find_label(cell: object) -> bool | None:
     """Return the truth value that a cell stands for; None when it is none."""
     if isinstance(cell, (bool, int, float)):
         return bool(cell) if cell in (0, 1) else None
-    return LABELS.get(cell.strip().lower()) if isinstance(cell, str) else None
+    if not isinstance(cell, str):
+        return None
+    said = cell.strip().lower()
+    reasoned = REASONED.fullmatch(said)
+    return LABELS.get(reasoned[1] if reasoned else said)
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.conversation import Message
-from studio.data.formats.answer_lists import holds_parts, join_parts, open_list, pick_best, sort_rated
+from studio.data.formats.aliases import LABEL
+from studio.data.formats.answer_lists import (
+    ALTERNATIVES,
+    WHOLE,
+    holds_parts,
+    join_parts,
+    open_list,
+    pick_best,
+    sort_rated,
+)
 from studio.data.formats.cells import (
     BLANK,
     Values,
@@ -25,7 +34,7 @@ from studio.data.formats.cells import (
     say_scalar,
     shorten,
 )
-from studio.data.formats.choices import choose, read_flags, read_options, say_options
+from studio.data.formats.choices import choose, gives_place, read_flags, read_options, say_options
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
@@ -50,9 +59,15 @@ TEXT_KEYS = (
 )
 
 
+SAID = (
+    ALTERNATIVES | WHOLE | {*LABEL, "class", "category", "intent", "sentiment", "final", "correct", "result"}
+)
+"""Words in the keys of what is the answer, whatever else its object could hold."""
 MARKS = frozenset(("label", "labels", "type", "entity", "entity_type", "entity_group", "tag"))
 PLACES = frozenset(("start", "end", "offset", "offsets", "span", "start_offset", "end_offset"))
 """Keys of what stands where in a text."""
+STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "confidence", "id"))
+"""Keys of its words, and of what was noted of them."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
 """How lists and objects begin in Python's own notation."""
@@ -98,10 +113,30 @@ def say_answer(cell: object, column: str) -> str:
             return say_answer(words[0], column)  # beside the place where it stands in the text
         if holds_parts(filled, column):
             return join_parts(filled)
-        if all(isinstance(one, Mapping) and _find_inner(one) is None for one in filled):
+        if holds_findings(filled, column):
             return _say_object(filled, column)
         return say_answer(pick_best(filled), column)
     return say_scalar(cell, column)
+
+
+def holds_findings(cells: Sequence[object], column: str) -> bool:
+    """Return whether the entries of a list are things found in a text or told of it, and no wordings of one answer.
+
+    Marked words with their places, as lists or objects; lists of as many words each; objects with fields of their own.
+    """
+    if all(isinstance(one, (list, tuple)) for one in cells):
+        told = not ALTERNATIVES & {*part_name(column)} and len({len(one) for one in cells}) == 1 < len(
+            cells[0]
+        )
+        return all(map(_is_placed, cells)) or (told and all(map(_are_texts, cells)))
+    objects = [one for one in cells if isinstance(one, Mapping)]
+    return len(objects) == len(cells) and 2 * sum(_find_inner(one) is None for one in objects) > len(cells)
+
+
+def _is_placed(cell: Sequence[object]) -> bool:
+    """Return whether a list is a place in a text, from a number to a higher one, and what it is."""
+    places = [one for one in cell if type(one) is int]
+    return len(places) == 2 and places[0] <= places[1] and any(isinstance(one, str) for one in cell)
 
 
 def _say_object(cell: object, column: str) -> str:
@@ -117,7 +152,7 @@ def _say_object(cell: object, column: str) -> str:
 
 def _find_inner(cell: Mapping[str, object]) -> object:
     """Return what an object holds of words: a field that is called so, or its only text; None for neither."""
-    if MARKS & {*cell} and PLACES & {*cell}:
+    if MARKS & {*cell} and (PLACES & {*cell} or _is_stretch(cell)):
         return None  # a stretch of a text and what it is
     inner = next((cell[key] for key in TEXT_KEYS if not is_empty(cell.get(key))), None)
     if inner is not None:
@@ -125,9 +160,10 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     texts = [one for one in cell.values() if isinstance(one, str) and not is_blank(one)]
     if len(texts) == 1:
         facts = sum(isinstance(one, (bool, int, float)) for one in cell.values())
-        return (
-            None if facts > 1 and is_word(texts[0]) else texts[0]
-        )  # a word among numbers is one fact of several
+        told = any(isinstance(one, (list, tuple, Mapping)) and holds_material(one) for one in cell.values())
+        # A word among numbers, or above lists of words, is one fact of several; of one alone the key tells what it is.
+        lone = len(cell) == 1 and is_word(texts[0]) and not SAID & {*part_name(str(next(iter(cell))))}
+        return None if told or lone or (facts > 1 and is_word(texts[0])) else texts[0]
     if any(
         isinstance(one, (list, tuple)) and one and isinstance(one[0], (list, tuple)) for one in cell.values()
     ):
@@ -137,6 +173,12 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     ]
     longest = max(lists, key=lambda one: len(str(one[0])), default=None)
     return longest and sort_rated(cell, longest)
+
+
+def _is_stretch(cell: Mapping[str, object]) -> bool:
+    """Return whether an object holds nothing but words of a text and what they are called."""
+    called = any(isinstance(cell.get(key), str) for key in MARKS)
+    return called and len(cell) > 1 and {*cell} <= MARKS | PLACES | STRETCH
 
 
 def open_written(cell: str) -> object:
@@ -258,7 +300,7 @@ def _read_choice(
         return words if is_empty(beside) else f"{words}\n\n{beside}", say_answer(cell, said)
     flagged = isinstance(cell, (int, float)) or read_flags(cell, len(options))
     answer = cell if flagged else say_answer(cell, said)
-    chosen = choose(options, answer, said, first)
+    chosen = choose(options, answer, said, first, by_place=bool(first) or gives_place(said))
     if not all(one.strip() in words for _, one in options):
         words = f"{words}\n\n{say_options(options)}"
     return words, say_answer(answer, said) if chosen is None else chosen

@@ -44,6 +44,8 @@ WORD_KEYS = (
     "body",
     "msg",
     "words",
+    "said",
+    "speech",
     "data",
     "refusal",
     "tool_calls",

@@ -67,8 +67,9 @@ def difference_card(
     *,
     id: str,
     mine: bool = False,
+    more: str = "",
 ) -> Markup:
-    """Return what a preset would change, with the buttons to do it, to leave it, and to delete one's own."""
+    """Return what a preset would change, `more` to read, and the buttons to do it, to leave it, to delete one's own."""
     rows = [
         (
             say(KNOBS[one.path].label),
@@ -78,7 +79,14 @@ def difference_card(
         for one in differences
     ]
     return render(
-        "tabs/hyperparameters/difference.html", say, title=title, about=about, rows=rows, id=id, mine=mine
+        "tabs/hyperparameters/difference.html",
+        say,
+        title=title,
+        about=about,
+        rows=rows,
+        id=id,
+        mine=mine,
+        more=more,
     )
 
 

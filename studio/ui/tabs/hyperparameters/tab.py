@@ -23,6 +23,7 @@ from studio.ui.field_badges import elem_id, mark_changes, mark_problems
 from studio.ui.form import Form
 from studio.ui.shell.html_events import make_voice, read_said
 from studio.ui.tabs.hyperparameters.cards import difference_card, done_note, plain_card, presets_card
+from studio.ui.tabs.hyperparameters.imported import imported_card, open_settings
 from studio.ui.templates import render
 
 SECTIONS = (
@@ -136,7 +137,7 @@ class HyperparametersTab:
             "preset_leave": lambda recipe: self._tell(card=self._presets()),
             "preset_save": lambda recipe: self._save(recipe, str(form.get("name", ""))),
             "preset_delete": lambda recipe: self._delete(value),
-            "import": lambda recipe: self._import(recipe, value),
+            "import": lambda recipe: self._import(recipe, value, str(form.get("name", ""))),
             "export": self._export,
             "undo": lambda recipe: self._undo(),
         }
@@ -286,19 +287,20 @@ class HyperparametersTab:
         said = self.context.say("ui.presets.deleted", name=name)
         return self._tell(done_note(said, self.context.say, undo=False), self._presets())
 
-    def _import(self, recipe: Recipe, words: str) -> list[Any]:
-        """Show what a recipe file would change, or everything that is wrong with it."""
+    def _import(self, recipe: Recipe, words: str, name: str) -> list[Any]:
+        """Show what a file of settings would change and what became of each, or everything that is wrong with it."""
         say = self.context.say
         try:
-            made = presets.read(words)
+            opened = open_settings(words, name, recipe)
         except RecipeError as error:
             return self._tell(card=self._presets("", problems_card(error.problems, say)))
         except StudioError as error:
             return self._tell(card=self._presets("", note_card(self.context.say_error(error), "bad")))
-        self._imported = made
+        self._imported = opened.recipe
+        more = imported_card(opened.imported, say) if opened.imported else ""
         details = difference_card(
-            say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, made),
-            self.context.words, say, id=IMPORTED,
+            say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, opened.recipe),
+            self.context.words, say, id=IMPORTED, more=more,
         )  # fmt: skip
         return self._tell(card=self._presets("", details))
 
