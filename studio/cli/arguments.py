@@ -109,7 +109,7 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
         option(window, name, action="store_true")
     demo = add("demo")
     option(demo, "--resume", "demo_resume", metavar="RUN", default="")
-    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo", "grpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
