@@ -15,6 +15,7 @@ from studio.services.dataset_session import Datasets
 from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
+from studio.services.reward_code import RewardCode
 from studio.services.trackers.mirror import find_tracker_problem
 from studio.services.worker import Worker
 
@@ -22,8 +23,19 @@ from studio.services.worker import Worker
 class RecipeChecks:
     """Looks at recipes for one workspace and machine; from any thread, data is read on `light`."""
 
-    def __init__(self, workspace: Workspace, health: MachineState, datasets: Datasets, light: Worker) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        health: MachineState,
+        datasets: Datasets,
+        light: Worker,
+        code: RewardCode,
+        *,
+        confirmed: bool = True,
+    ) -> None:
+        """`confirmed`: whether a person's code must be; who names a recipe to a command has said so by that."""
         self.workspace = workspace
+        self._code, self._confirmed = code, confirmed
         self._health, self._datasets, self._light = health, datasets, light
 
     def demo(self) -> Recipe:
@@ -35,9 +47,11 @@ class RecipeChecks:
         machine = self._health.add_experience(self._health.now(), recipe)
         free_bytes, counted = shutil.disk_usage(self.workspace.root).free, self._datasets.count(recipe)
         cache = self.workspace.data_cache
-        problems = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        found = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        rewards = self._code.find_problems(recipe.rewards, confirmed=self._confirmed)
         tracker = find_tracker_problem(recipe)
-        return problems if tracker is None else (tracker, *problems)
+        found = found if tracker is None else (*found, tracker)
+        return tuple(sorted((*found, *rewards), key=lambda problem: problem.severity != "error"))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
