@@ -7,7 +7,7 @@ from pathlib import Path
 
 from studio.cli.chat import find_place
 from studio.cli.console import Console
-from studio.core.errors import StudioError
+from studio.cli.upload import upload
 from studio.core.i18n import text
 from studio.machine.workspace import Workspace
 
@@ -17,7 +17,7 @@ def export(options: argparse.Namespace, workspace: Workspace, console: Console) 
     from studio.supervisor.supervise import stop_requests
 
     if options.to == "hub":
-        raise not_available("hub")
+        return upload(options, workspace, console)
     target = f"gguf_{options.type.lower()}" if options.to == "gguf" else options.to
     folder = Path(options.folder).absolute() if options.folder else None
     with stop_requests() as asked:
@@ -40,8 +40,3 @@ def export(options: argparse.Namespace, workspace: Workspace, console: Console) 
     )
     console.answer({"path": str(result.path), "bytes": result.size_bytes}, [said])
     return 0
-
-
-def not_available(name: str) -> StudioError:
-    """Return the refusal of something that later work brings."""
-    return StudioError(text("cli.later", name=name), text("cli.later.why"), text("cli.later.fix"))
