@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import struct
@@ -22,6 +21,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
+from studio.core.json_file import parse_json
 from studio.hub import child
 from studio.hub.access_token import NO_MIRROR, VARIABLES, Mirror, choose_token, show_address
 from studio.hub.child import (
@@ -170,7 +170,7 @@ def _look_for_secrets(name: str, content: bytes) -> None:
 
 def main() -> int:
     """Send what the wish on standard input says and return the exit code."""
-    wish = json.loads(sys.stdin.buffer.readline())
+    wish = parse_json(sys.stdin.buffer.readline())
     end_with_parent()
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
 

@@ -50,7 +50,8 @@ def write_card(
         ]
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
     lines += [f"| {path} | {json.dumps(read_value(recipe, path))} |" for path in SHOWN]
-    steps = [event for event in events if isinstance(event, StepLogged)]
+    told = {event.step: event for event in events if isinstance(event, StepLogged)}
+    steps = [told[step] for step in sorted(told)]  # one that was done again after a resume counts once
     evals = {event.step: event.loss for event in events if isinstance(event, EvalLogged)}
     if steps:
         shown = {one.step: one for one in [*steps[:: max(1, len(steps) // ROWS)][:ROWS], steps[-1]]}

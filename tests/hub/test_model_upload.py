@@ -15,6 +15,7 @@ from studio.hub.model_upload import list_files, strike_token, upload_folder
 from studio.services.model_card import write_card
 from tests.hub.hub_server import TOKEN, Hub
 
+HOME = "/" + "home/somebody"
 CARD = "---\nlibrary_name: peft\n---\n# Mine\n"
 
 
@@ -42,7 +43,7 @@ def folder(tmp_path):
     (made / "adapter_config.json").write_text('{"r": 4}', encoding="utf-8")
     (made / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
     (made / "studio-export.json").write_text(
-        f'{{"base": "/home/somebody/model", "key": "{TOKEN}"}}', encoding="utf-8"
+        f'{{"base": "{HOME}/model", "key": "{TOKEN}"}}', encoding="utf-8"
     )
     (made / "optimizer.pt").write_bytes(b"\x80\x04")
     (made / "train.jsonl").write_text('{"secret row": 1}\n', encoding="utf-8")
@@ -127,7 +128,7 @@ def test_a_public_repository_is_taken_when_it_is_asked_for(hub, folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("adapter_config.json", '{"base_model_name_or_path": "/home/somebody/models/base"}'),
+        ("adapter_config.json", f'{{"base_model_name_or_path": "{HOME}/models/base"}}'),
         ("tokenizer_config.json", '{"name_or_path": "C:\\\\Users\\\\me\\\\m"}'),
         ("Modelfile", f"FROM x\nSYSTEM {TOKEN}\n"),
     ],
@@ -146,12 +147,13 @@ def test_the_token_is_struck_from_any_words():
 
 def test_the_card_describes_and_shows_nothing_private():
     recipe = Recipe(
-        model=ModelChoice(source="/home/somebody/base"),
-        data=DatasetSpec(source="/home/somebody/rows.jsonl", system_prompt="secret words"),
+        model=ModelChoice(source=f"{HOME}/base"),
+        data=DatasetSpec(source=f"{HOME}/rows.jsonl", system_prompt="secret words"),
     )
     record = RunRecord(run="r", name="My <b>run</b> [x](y)", state="finished", created_s=0, base="org/base")
     rest = {"total_steps": 30, "epoch": 0.0, "lr": 0.1, "grad_norm": 1.0, "tokens_per_s": 1.0}
-    events = [StepLogged(step=step, loss=3 / step, **rest) for step in range(1, 31)]
+    order = [*range(1, 21), *range(15, 31)]  # goes on from a checkpoint at step 14
+    events = [StepLogged(step=step, loss=3 / step, **rest) for step in order]
     card = write_card(record, recipe, [*events, EvalLogged(step=30, loss=0.25)], "adapter", "apache-2.0")
     assert (
         "base_model: org/base" in card
@@ -160,6 +162,10 @@ def test_the_card_describes_and_shows_nothing_private():
     )
     for private in ("somebody", "secret", "rows.jsonl", "<b>"):
         assert private not in card
+    shown = [
+        int(line.split("|")[1]) for line in card.split("## Curve")[1].splitlines() if line[2:3].isdigit()
+    ]
+    assert shown == sorted(set(shown))
     head = card.split("---")[1]
     assert "base_model_relation: adapter" in head and "library_name: peft" in head
     merged = write_card(record, recipe, [], "gguf_q4_k_m")

@@ -25,9 +25,10 @@ from studio.services.trackers import TRACKERS, get_tracker
 from studio.services.trackers.mirror import LOG, find_tracker_problem, mirroring, plain_settings
 from tests.launched import ROOT
 
-SECRET = "/home/somebody/secret.jsonl"
+HOME = "/" + "home/somebody"
+SECRET = f"{HOME}/secret.jsonl"
 RECIPE = Recipe(
-    model=ModelChoice(source="/home/somebody/model"),
+    model=ModelChoice(source=f"{HOME}/model"),
     data=DatasetSpec(source=SECRET, system_prompt="secret words"),
     run=RunSpec(tracker="tensorboard"),
 )
@@ -62,6 +63,7 @@ def start_mirror(folder: RunFolder, name: str, place: Path, **more: str) -> subp
     line = [sys.executable, "-P", "-m", "studio.services.trackers.mirror", str(folder.path), name, str(place)]
     paths = [*filter(None, [more.pop("first", "")]), str(ROOT), str(ROOT / "kernels")]
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)} | more
+    environment |= get_tracker(name).environment(place)
     return subprocess.Popen(
         line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
     )

@@ -59,6 +59,7 @@ def mirroring(folder: RunFolder, recipe: Recipe, trackers: Path, emit: Any) -> I
 def _start(folder: RunFolder, name: str, place: Path) -> subprocess.Popen[bytes] | None:
     line = [sys.executable, "-P", "-m", "studio.services.trackers.mirror", str(folder.path), name, str(place)]
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment |= get_tracker(name).environment(place)
     with (folder.path / LOG).open("ab") as log:
         return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,12 @@ from typing import Any
 from studio.services.trackers.tracker import PROJECT, Point, Tracker
 
 TAG = "finetune_studio_run"
+ENVIRONMENT = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+"""Its file store asks for the first since 3.17."""
 
 
 class _Store:
     def __init__(self, folder: Path, run: str, settings: Mapping[str, Any]) -> None:
-        # In the mirror's own process. Its file store asks for the first since 3.17.
-        os.environ |= {
-            "MLFLOW_ALLOW_FILE_STORE": "true",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "true",
-        }
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
@@ -55,4 +50,4 @@ class _Store:
         self._client.set_terminated(self._run)
 
 
-MLFLOW = Tracker("mlflow", "mlflow-skinny", "mlflow", _Store)
+MLFLOW = Tracker("mlflow", "mlflow-skinny", "mlflow", _Store, lambda folder: ENVIRONMENT)

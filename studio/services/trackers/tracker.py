@@ -42,3 +42,5 @@ class Tracker:
     module: str
     open: Callable[[Path, str, Mapping[str, Any]], OpenTracker]
     """open(folder, run, settings): `folder` is the tracker's own, of all runs; settings are plain values by name."""
+    environment: Callable[[Path], Mapping[str, str]] = lambda folder: {}
+    """What its package reads when it is imported: the mirror is started with it."""

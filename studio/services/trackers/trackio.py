@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from studio.services.trackers.tracker import PROJECT, Point, Tracker
 
 class _Database:
     def __init__(self, folder: Path, run: str, settings: Mapping[str, Any]) -> None:
-        os.environ["TRACKIO_DIR"] = str(folder)  # read when it is imported, in the mirror's own process
         import trackio
 
         self.written = read_points(run)
@@ -50,4 +48,4 @@ def read_points(run: str) -> set[tuple[str, int]]:
     }
 
 
-TRACKIO = Tracker("trackio", "trackio", "trackio", _Database)
+TRACKIO = Tracker("trackio", "trackio", "trackio", _Database, lambda folder: {"TRACKIO_DIR": str(folder)})
