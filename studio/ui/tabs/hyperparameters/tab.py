@@ -29,6 +29,7 @@ from studio.ui.templates import render
 SECTIONS = (
     ("learning", ("optim",)),
     ("comparing", ("preference",)),
+    ("trying", ("sampling",)),
     ("adapter", ("adapter",)),
     ("run", ("name", "objective", "seed", "run")),
 )
@@ -187,7 +188,7 @@ class HyperparametersTab:
         settings = [
             path
             for path in self.form.knobs
-            if path.split(".")[0] in ("objective", "preference", "adapter", "optim", "run")
+            if path.split(".")[0] in ("objective", "preference", "sampling", "adapter", "optim", "run")
             and path not in BESIDE_PLAIN
         ]
         came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
