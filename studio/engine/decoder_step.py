@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -73,6 +73,11 @@ class DecoderStep:
             list(range(len(lengths)))[start : start + most_rows]
             for start in range(0, len(lengths), most_rows)
         ]
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """See Step."""
+        return self.decoder.kernels.implementations
 
     def adamw(self) -> Steps:
         """See Step: the op as the decoder's kernels are bound now."""

@@ -77,7 +77,8 @@ class TrainingAnswers:
         watch = _Watch(trainer, limit_s)
         plain = self.model.disable_adapter() if base and self.has_base else nullcontext()
         with evaluation_mode(self.model):
-            answerer = Answerer(self.model, self.tokenizer, self.ends, autocast=trainer.autocast_dtype)
+            given = {"kernels": trainer.step.kernels, "autocast": trainer.autocast_dtype}
+            answerer = Answerer(self.model, self.tokenizer, self.ends, **given)
             with plain:
                 found = answerer.answer(
                     requests, adapted=not base, on_step=watch.step, should_stop=watch.must_end

@@ -116,7 +116,7 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     assert tab.enter("done", "!older", True)[0]["value"] == "older"
     buttons = {one.get("id"): "disabled" in one for name, one in Reader(targets).tags if name == "button"}
     packed = {f"export-start-{one.name}": False for one in GGUFS}
-    packed |= {"export-start-ollama": False, "export-start-adapter_gguf": False}
+    packed |= {f"export-start-{name}": False for name in ("ollama", "adapter_gguf", "script")}
     assert buttons == {"export-start": False, "export-start-merged": True} | packed, (
         "merged has too little memory"
     )

@@ -55,8 +55,18 @@ def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
         "size": size_words(item.size_bytes),
         "local": local,
         "packed": item.target.startswith(PACKED),
+        "told": _told(item.target),
         "ours": item.ours,
     }
+
+
+def _told(target: str) -> tuple[str, str]:
+    """Return the ids of what is said above the lines that use an export, and of what checked it."""
+    if target == "script":
+        return "ui.export.runs", "ui.export.about"
+    if target.startswith(PACKED):
+        return "ui.export.commands", "ui.export.checked_file"
+    return "ui.export.lines", "ui.export.checked"
 
 
 def result_card(item: ExportItem, say: Say, *, local: bool) -> Markup:
