@@ -66,6 +66,9 @@ class Drawer:
         self._slots = self._settings.slots or SLOTS
         self._ends = find_ends(tokenizer, model.generation_config.eos_token_id)
         self._answerer: Answerer | None = None
+        self._kernels: dict[str, str] = {}
+        """Those by which it answers: an op that fails in training answers by its twin, too."""
+        self._told_slow = False
         self._judges = ThreadPoolExecutor(1, "rewards")
 
     def close(self) -> None:
@@ -222,17 +225,14 @@ class Drawer:
         trainer.step.clear()  # weights as they are now
         try:
             with torch.no_grad(), evaluation_mode(self.model):
-                if self._answerer is None:
-                    self._answerer = Answerer(
-                        self.model,
-                        self.tokenizer,
-                        self._ends,
-                        autocast=trainer.autocast_dtype,
-                        looks_ahead=False,
-                    )
-                slow = self._answerer.slow
+                kernels = dict(trainer.step.kernels)
+                if self._answerer is None or kernels != self._kernels:
+                    given = {"kernels": kernels, "autocast": trainer.autocast_dtype, "looks_ahead": False}
+                    self._answerer = Answerer(self.model, self.tokenizer, self._ends, **given)
+                    self._kernels = kernels
                 yield self._answerer
-                if self._answerer.slow is not None and slow is None:
+                if self._answerer.slow is not None and not self._told_slow:
+                    self._told_slow = True
                     trainer.hooks.emit(Warned(step=trainer.state.step, message=self._answerer.slow))
         finally:
             if self._answerer is not None:
