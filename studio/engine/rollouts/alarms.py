@@ -60,14 +60,17 @@ class RolloutAlarms:
     def hear(self, event: RunEvent) -> list[Text]:
         """Return what `event` shows for the first time."""
         if isinstance(event, StepLogged) and "reward" in event.metrics:
-            found = dict(self._look(event.metrics))
+            found = self._look(event.metrics)
         elif isinstance(event, EvalLogged) and "reward" in event.metrics:
-            found = dict(self._judge(event.metrics))
+            found = self._judge(event.metrics)
         else:
             return []
-        fresh = {name: said for name, said in found.items() if name not in self._told}
-        self._told += fresh
-        return list(fresh.values())
+        fresh = []
+        for name, said in found:
+            if name not in self._told:
+                self._told.append(name)
+                fresh.append(said)
+        return fresh
 
     def _look(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, Text]]:
         kept = {name: value for name, value in metrics.items() if isinstance(value, float)}
