@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, StepLogged
+from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged
 from studio.core.recipe import RewardSpec, SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.loss import LossHead
@@ -263,8 +263,10 @@ CHANGES = {
 
 def test_a_run_learns_from_its_own_answers(ran, jsonl, tmp_path):
     changes = CHANGES | {"data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl"))}
-    result = ran(changes)
+    result = ran(changes | {"run.samples": 2})
     assert result.record.state == "finished", result.log
+    written = result.of(SampleWritten)
+    assert written and all(one.prompt.replace("say", "yes") == one.expected for one in written)
     names = [one.name for one in result.of(RunPlanned)[0].metrics]
     steps = result.of(StepLogged)
     assert {"reward", "frac_reward_zero_std", "completions/mean_length", "entropy"} <= {*names}
