@@ -204,6 +204,7 @@ class Drawer:
                         self.model,
                         self.tokenizer,
                         self._ends,
+                        kernels=trainer.step.kernels,
                         autocast=trainer.autocast_dtype,
                         looks_ahead=False,
                     )
