@@ -158,6 +158,7 @@ def main() -> int:
     parser.add_argument(
         "--generate", nargs="*", default=[], help="caches of transformers' to time, such as static"
     )
+    parser.add_argument("--packed", action="store_true", help="hold 4-bit weights in 4 bits alone")
     parser.add_argument("--twins", nargs="*", default=[], help="ops that PyTorch computes")
     parser.add_argument(
         "--profile", action="store_true", help="also say which kernels a step takes its time for"
@@ -190,7 +191,7 @@ def main() -> int:
         model, tokenizer, kernels = load(folder, bits)
         vocabulary = model.config.get_text_config().vocab_size
         kernels |= dict.fromkeys(options.twins, "reference")
-        answerer = Answerer(model, tokenizer, Ends(()), kernels=kernels)
+        answerer = Answerer(model, tokenizer, Ends(()), kernels=kernels, opens=not options.packed)
         for batch in options.batch:
             if time.monotonic() - begun_s > options.seconds:
                 break

@@ -66,7 +66,22 @@ FAMILIES = {
         {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
     ),
     "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 8}),
-}
+    "gemma4": (
+        "Gemma4TextConfig",
+        {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "global_head_dim": 16, "head_dim": 8, "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "latent": (
+        "YoutuConfig",
+        {
+            "tie_word_embeddings": False, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+}  # fmt: skip
 
 
 def pytest_collection_finish(session) -> None:

@@ -51,6 +51,7 @@ BROAD_EXCEPT = {
     "studio/engine/trainer.py": "raised again unless the hook knows a way on",
     "studio/engine/preflight.py": "raised again, with words where the catalogue has none",
     "studio/engine/run.py": "whatever ends a run becomes a diagnosis",
+    "studio/engine/rollouts/drawing.py": "raised again unless memory is short or the hook knows a way on",
     "studio/engine/training_answers.py": "raised again unless the hook knows a way on",
     "studio/engine/guarded_code/child.py": "an error of a person's code is an answer",
     "studio/engine/guarded_code/programs/run_tests.py": "an error of a model's code is a test that failed",

@@ -34,7 +34,8 @@ def turn_tile(block: Block, z: Tensor, start: int, dtype: torch.dtype | None) ->
         block.total.zero_()
         block.label.fill_(-torch.inf)
     if block.softcap:
-        squares = z.tanh_().square() if dtype is not None else None
+        z.tanh_()
+        squares = z.square() if dtype is not None else None
         z.mul_(block.softcap)
     target = block.targets.long() - start
     at = target.clamp(0, z.shape[1] - 1)

@@ -35,6 +35,8 @@ PROGRAMS = 528
 """That many parts fill a card: four for each of the 132 multiprocessors of an H200."""
 MOST_PARTS = 128
 AT_ONCE = 8
+LEAST_KEYS = 16
+"""What a matrix instruction takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class KeyTile:
 
 def choose_tile(head_dim: int) -> KeyTile:
     """The tile for heads of this width: 16 KB of keys and as many of values in 16 bits."""
-    return KeyTile(keys=64 if head_dim <= 128 else 32, num_warps=4, num_stages=3)
+    keys = max(LEAST_KEYS, 8192 // (1 << max(7, (head_dim - 1).bit_length())))
+    return KeyTile(keys=keys, num_warps=4, num_stages=3)
 
 
 def count_parts(slots: int, key_heads: int, tokens: int, keys: int) -> int:

@@ -78,14 +78,15 @@ def takes(x: Tensor, weights: Sequence[Tensor]) -> Support:
         return Support(False, f"The kernels take up to {MOST_PARTS} linears, not {len(weights)}.")
     if x.dtype not in DTYPES or any(weight.dtype != x.dtype for weight in weights):
         return Support(False, f"The kernels are not written for {x.dtype} by {weights[0].dtype}.")
-    if any(weight.stride() != (x.shape[1], 1) for weight in weights) or x.stride(1) != 1:
-        return Support(False, "The kernels take rows that lie side by side.")
+    strides = {weight.stride() for weight in weights}
+    if len(strides) > 1 or strides.pop()[1] != 1 or x.stride(1) != 1:
+        return Support(False, "The kernels take weights with one stride, whose columns are neighbours.")
     return Support(True, "The kernels can multiply these rows by these weights.")
 
 
 def reference_forward(
     x: Tensor,  # (T, in)
-    weights: Sequence[Tensor],  # (out_p, in)
+    weights: Sequence[Tensor],  # (out_p, in), of one row stride
     *,
     a: Tensor | None = None,  # (parts r, in): r rows a part, zeros where it has fewer
     b: Tensor | None = None,  # (out, r), of all parts below each other, scaled
@@ -155,8 +156,8 @@ def fused_forward(
         counts, ends = ([*one, *[0] * MOST_PARTS][:MOST_PARTS] for one in (tiles, sizes))
         _product_kernel[(sum(tiles),)](
             x, first, second, third, u, b if rank else x, bias if bias is not None else x,
-            add if add is not None else x, out, rows, columns, x.stride(0), 0 if add is None else add.stride(0),
-            out.stride(0), counts[0], counts[0] + counts[1], *ends, SPLIT=split,
+            add if add is not None else x, out, rows, columns, x.stride(0), weights[0].stride(0),
+            0 if add is None else add.stride(0), out.stride(0), counts[0], counts[0] + counts[1], *ends, SPLIT=split,
             SPLITS=1 << (split - 1).bit_length(), RANK=rank, RANKS=max(16, 1 << (max(1, rank) - 1).bit_length()),
             PARTS=len(weights), BIASED=bias is not None, ADDED=add is not None,
             EVEN=columns % tile.keys == 0, WIDE=interpreted(), OUTPUTS=tile.outputs, KEYS=tile.keys, ROWS=padded,
@@ -184,12 +185,16 @@ def sample(
     parts: int = 3,
     bias: bool = True,
     added: bool = True,
+    spare: int = 0,
 ) -> Callable[[Implementation], dict[str, Tensor]]:
-    """`few` rows by `parts` weights of `width` inputs and `rows` outputs, half as many the second; see `Op.sample`."""
+    """`few` rows by `parts` weights of `width` inputs and `rows` outputs, half as many the second; see `Op.sample`.
+
+    `spare`: columns between the rows of a weight, as where adapters lie beside it in training.
+    """
     draws = Draws(dtype=dtype, device=device, wide=wide)
     x = draws.normal(few, width)
     sizes = [rows, max(1, rows // 2), rows][:parts]
-    weights = tuple(draws.normal(size, width) for size in sizes)
+    weights = tuple(draws.normal(size, width + spare)[:, :width] for size in sizes)
     total = sum(sizes)
     more = {}
     if rank:

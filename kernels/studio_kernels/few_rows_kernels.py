@@ -45,7 +45,7 @@ def _down_kernel(
 )
 def _product_kernel(
     x_pointer, first_pointer, second_pointer, third_pointer, u_pointer, b_pointer, bias_pointer, add_pointer,
-    out_pointer, rows, columns, x_stride, add_stride, out_stride, first_end, second_end, size0, size1, size2,
+    out_pointer, rows, columns, x_stride, w_stride, add_stride, out_stride, first_end, second_end, size0, size1, size2,
     SPLIT: tl.constexpr, SPLITS: tl.constexpr, RANK: tl.constexpr, RANKS: tl.constexpr, PARTS: tl.constexpr,
     BIASED: tl.constexpr, ADDED: tl.constexpr, EVEN: tl.constexpr, WIDE: tl.constexpr, OUTPUTS: tl.constexpr,
     KEYS: tl.constexpr, ROWS: tl.constexpr,
@@ -69,7 +69,7 @@ def _product_kernel(
     column = before + output
     total = tl.zeros((OUTPUTS, ROWS), dtype=tl.float32)
     key = tl.arange(0, KEYS)
-    w_at = weight_pointer + known[:, None] * columns + key[None, :]
+    w_at = weight_pointer + known[:, None] * w_stride + key[None, :]
     x_at = x_pointer + row[:, None] * x_stride + key[None, :]
     for start in range(0, columns, KEYS):
         if EVEN:

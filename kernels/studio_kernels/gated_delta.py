@@ -74,9 +74,9 @@ class GatedDeltaImplementation(Implementation):
     """The differentiable form."""
 
 
-LEAST_VALUES, LEAST_SCANNED = 64, 32
-"""Value dimensions of a step, and of a program that runs through chunks, where a head has fewer: on an H200 Triton 3.6
-compiles narrower ones to wrong numbers and reads out of bounds."""
+LEAST_KEYS, LEAST_VALUES, LEAST_SCANNED = 64, 64, 32
+"""Dimensions of a program's tiles where a head has fewer, those of one that runs through chunks last: on an H200 Triton
+3.6 compiles narrower ones to wrong numbers and reads out of bounds."""
 
 
 def _round_up(size: int) -> int:
@@ -126,7 +126,8 @@ class _Launch:
         self.states = torch.empty(len(chunks), self.heads, self.key_dim, self.value_dim, **options)
         self.grid = (len(chunks), self.heads)
         self.sizes = {
-            "GROUP": self.group, "WIDE": interpreted(), "CHUNK": CHUNK, "KEYS": _round_up(self.key_dim),
+            "GROUP": self.group, "WIDE": interpreted(), "CHUNK": CHUNK,
+            "KEYS": max(LEAST_KEYS, _round_up(self.key_dim)),
             "VALUES": min(tiles.values, max(LEAST_VALUES, _round_up(self.value_dim))), "num_warps": tiles.warps,
             "num_stages": tiles.stages,
         }  # fmt: skip
@@ -170,11 +171,7 @@ class _Launch:
         q, k, v, chunks, dout = self.q, self.k, self.v, self.chunks, dout.contiguous()
         strides = (q.stride(0), k.stride(0))
         dims = (self.key_dim, self.value_dim)
-        dnew, dstates, dv = (
-            torch.empty_like(self.new),
-            torch.empty_like(self.states),
-            torch.empty_like(self.new),
-        )
+        dnew, dstates, dv = map(torch.empty_like, (self.new, self.states, self.new))
         _early_kernel[self.grid](
             q,
             k,
@@ -400,24 +397,21 @@ def sample(
     return run
 
 
+def _implement(
+    forward: Callable[..., Tensor], backward: Callable[..., Gradients], *convolve: Callable[..., Tensor]
+) -> GatedDeltaImplementation:
+    return GatedDeltaImplementation(
+        forward=forward, backward=backward, apply=_make_apply(forward, backward), convolve_forward=convolve[0],
+        convolve_backward=convolve[1], convolve=_make_convolve(*convolve),
+    )  # fmt: skip
+
+
 GATED_DELTA = Op(
     name="gated_delta",
-    reference=GatedDeltaImplementation(
-        forward=reference_forward,
-        backward=reference_backward,
-        apply=_make_apply(reference_forward, reference_backward),
-        convolve_forward=reference_convolve,
-        convolve_backward=reference_convolve_backward,
-        convolve=_make_convolve(reference_convolve, reference_convolve_backward),
+    reference=_implement(
+        reference_forward, reference_backward, reference_convolve, reference_convolve_backward
     ),
-    triton=GatedDeltaImplementation(
-        forward=fused_forward,
-        backward=fused_backward,
-        apply=_make_apply(fused_forward, fused_backward),
-        convolve_forward=fused_convolve,
-        convolve_backward=fused_convolve_backward,
-        convolve=_make_convolve(fused_convolve, fused_convolve_backward),
-    ),
+    triton=_implement(fused_forward, fused_backward, fused_convolve, fused_convolve_backward),
     supports=supports,
     sample=sample,
     needs_dots=NEEDS_DOTS_WHERE_ASKED["gated_delta"],

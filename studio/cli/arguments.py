@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from studio.core.errors import StudioError
 from studio.core.i18n import Catalogue, literal, load_catalogue, text
 from studio.core.knobs import knobs_of
-from studio.core.recipe import Recipe
+from studio.core.recipe import OBJECTIVES, Recipe
 
 
 class Arguments(argparse.ArgumentParser):
@@ -109,10 +109,14 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
         option(window, name, action="store_true")
     demo = add("demo")
     option(demo, "--resume", "demo_resume", metavar="RUN", default="")
-    option(demo, "--objective", "demo_objective", choices=("sft", "dpo"), default="sft")
+    option(demo, "--objective", "demo_objective", choices=("sft", "dpo", "grpo"), default="sft")
     for name in ("train", "check", "plan"):
         add(name, "recipe")
     add("resume", "run")
+    brought = add("import", "file")
+    for name in ("--out", "--model", "--data", "--objective"):
+        settings = {"choices": OBJECTIVES} if name == "--objective" else {"metavar": name.strip("-").upper()}
+        option(brought, name, f"import_{name.strip('-')}", default="", **settings)
     data = add("data", "source")
     option(data, "--model", metavar="DIR", default="")
     option(data, "--max-length", metavar="N", type=number(int, 8, 1_048_576), default=1024)

@@ -9,11 +9,13 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, TextIO
 
 from studio.core.codec import to_json
 from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.events import (
+    TOLD_METRICS,
     AnswersScored,
     CheckpointSaved,
     DataPrepared,
@@ -36,6 +38,7 @@ from studio.core.events import (
     StepLogged,
     TrialFinished,
     Warned,
+    name_metric,
 )
 from studio.core.i18n import Catalogue, Text, text
 
@@ -183,8 +186,8 @@ class Console:
             )
         )
         told = [
-            f"{self.catalogue.say(text(f'metric.{name}'))} {value:.4g}"
-            for name, value in event.metrics.items()
+            f"{self.catalogue.say(name_metric(name))} {value:.4g}"
+            for name, value in islice(event.metrics.items(), TOLD_METRICS)
         ]
         self._draw("  ".join([line, *told]), event.step == event.total_steps)
 

@@ -1,4 +1,4 @@
-"""`demo`: trains the bundled model on the bundled data, or on pairs made of them, and measures it before and after."""
+"""`demo`: trains the bundled model on its rows, or by comparing or scoring answers, and measures before and after."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from studio.machine.workspace import Workspace
 
 
 def demo(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    from studio.services import preference_demo, reward_demo
     from studio.services.demo import run_demo
-    from studio.services.preference_demo import is_of_preference_demo, run_preference_demo
+    from studio.services.demo_runs import is_of_demo
 
     desk = open_desk(workspace)
-    resume = options.resume
-    compares = is_of_preference_demo(desk, resume) if resume else options.objective == "dpo"
-    record, extra, lines = (run_preference_demo if compares else run_demo)(
-        desk, options.resume, lambda run, after: follow(desk, run, console, after), console.progress
+    kinds = {
+        "dpo": (preference_demo.ROWS, preference_demo.run_preference_demo),
+        "grpo": (reward_demo.ROWS, reward_demo.run_reward_demo),
+    }
+    resume, run = options.resume, run_demo
+    for objective, (rows, run_kind) in kinds.items():
+        if is_of_demo(desk, resume, rows) if resume else options.objective == objective:
+            run = run_kind
+    record, extra, lines = run(
+        desk, resume, lambda run, after: follow(desk, run, console, after), console.progress
     )
     for line in lines:
         if not console.as_json:

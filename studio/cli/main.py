@@ -22,7 +22,7 @@ from studio.machine.open_files import raise_limit
 from studio.machine.workspace import Workspace, child_environment, keep_reserve, open_workspace
 
 SUPERVISED = ("studio", "demo", "train", "resume")
-CARDLESS = ("runs", "data", "explain", "wsl")
+CARDLESS = ("runs", "data", "explain", "wsl", "import")
 """Commands that compute nothing on a card."""
 WRITING = ("demo", "train", "resume")
 """Commands that are of no use where the workspace takes nothing more; in the window runs are deleted."""
@@ -152,6 +152,7 @@ COMMANDS: dict[str, Command] = {
     "demo": _later("studio.cli.demo", "demo"),
     "train": _later("studio.cli.train", "train"),
     "resume": _later("studio.cli.train", "train"),
+    "import": _later("studio.cli.import_recipe", "import_recipe"),
     "check": _later("studio.cli.check", "check"),
     "plan": _later("studio.cli.plan", "plan"),
     "data": _later("studio.cli.data", "data"),

@@ -41,7 +41,7 @@ class RunEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """A number that a run logs beside its loss; its label is the text `metric.NAME`."""
+    """A number that a run logs beside its loss; its label is what name_metric() says."""
 
     name: str
     unit: str = ""
@@ -50,6 +50,21 @@ class Metric:
     """higher, lower, or nothing where neither is."""
     first: bool = False
     """Whether it says more than the loss does, and is drawn before it."""
+
+
+TOLD_METRICS = 6
+"""So many of a step's metrics fit in a line that tells of it: those that are logged first."""
+
+
+def name_metric(name: str) -> Text:
+    """Return the words for a metric by its name; of one reward among several, the reward's name is a part of them."""
+    head, _, rest = name.partition("/")
+    reward, _, figure = rest.rpartition("/")
+    return (
+        text(f"metric.rewards/{figure}", name=reward)
+        if head == "rewards" and reward
+        else text(f"metric.{name}")
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

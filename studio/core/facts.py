@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.core.i18n import Text
+from studio.core.layer_facts import AttentionFacts
 from studio.core.memory_policy import MemoryPolicy
 
 
@@ -322,6 +323,7 @@ class ModelFacts:
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm or a vector -> its width."""
+    attentions: tuple[AttentionFacts, ...] = ()  # where layers differ in its shapes
     packed: bool = False  # a GGUF file that is not opened yet
 
 
@@ -394,10 +396,8 @@ class RowLengths:
 class BackendPlan:
     """What a run will really use, each choice with its reason."""
 
-    device: Choice
-    """`cuda:0`, `cpu`, ..."""
-    dtype: Choice
-    """`bf16`, `fp16` or `fp32`: the dtype of the arithmetic."""
+    device: Choice  # `cuda:0`, `cpu`, ...
+    dtype: Choice  # of the arithmetic: `bf16`, `fp16` or `fp32`
     attention: Choice
     quantization: Choice
     optimizer: Choice

@@ -10,7 +10,10 @@ from typing import Any, get_type_hints
 from studio.core.i18n import Text, text
 
 EFFECTS = ("none", "more", "less")
-UNITS = ("", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers")
+UNITS = (
+    "", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers", "answers",
+    "updates", "rounds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,9 +38,12 @@ LEARNS: dict[str, tuple[str, ...]] = {
     "text": ("pretrain",),
     "preference": ("dpo", "simpo", "cpo", "orpo", "reward"),
     "kto": ("kto",),
+    "rl": ("grpo",),
 }
 """Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
-OBJECTIVES = ("auto", "sft", "pretrain", "weighted_sft", *COMPARISONS)
+SAMPLING = LEARNS["rl"]
+"""Objectives that learn from answers which the model draws itself, and which rewards score."""
+OBJECTIVES = ("auto", "sft", "pretrain", "weighted_sft", *COMPARISONS, *SAMPLING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,6 +185,41 @@ class PreferenceSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingSpec:
+    """How the model answers prompts, and how it learns from what rewards say of the answers."""
+
+    loss: str = knob(
+        "dapo", choices=("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo"), level="common"
+    )
+    group_size: int = knob(
+        8, unit="answers", minimum=2, maximum=1024, level="common", time="more", useful=(4, 8, 16)
+    )
+    answer_tokens: int = knob(
+        256,
+        unit="tokens",
+        minimum=1,
+        maximum=1_048_576,
+        level="common",
+        memory="more",
+        time="more",
+        useful=(128, 256, 512, 1024),
+    )
+    temperature: float = knob(1.0, minimum=0.05, maximum=5.0, useful=(0.7, 1.0, 1.2))
+    beta: float = knob(0.0, minimum=0.0, maximum=10.0, level="common", time="more", useful=(0.0, 0.001, 0.04))
+    epsilon_low: float = knob(0.2, minimum=0.0, maximum=1.0, useful=(0.0003, 0.2))
+    epsilon_high: float = knob(0.28, minimum=0.0, maximum=100.0, useful=(0.0004, 0.2, 0.28))
+    delta: float = knob(0.0, minimum=0.0, maximum=100.0, useful=(0.0, 4.0))
+    cispo_cap: float = knob(5.0, minimum=0.0, maximum=100.0, useful=(2.0, 5.0))
+    scale_rewards: str = knob("auto", choices=("auto", "group", "batch", "none"))
+    cut_answers: str = knob("learn", choices=("learn", "leave_out", "penalise"), level="common")
+    overlong_share: float = knob(0.2, unit="share", minimum=0.01, maximum=1.0, useful=(0.1, 0.2, 0.5))
+    updates: int = knob(1, unit="updates", minimum=1, maximum=64, time="less", useful=(1, 2, 4))
+    redraws: int = knob(0, unit="rounds", minimum=0, maximum=16, time="more", useful=(0, 1, 3))
+    importance_cap: float = knob(2.0, minimum=0.0, maximum=100.0, useful=(0.0, 2.0, 3.0))
+    slots: int = knob(0, unit="answers", minimum=0, maximum=4096, memory="more", time="less")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RewardSpec:
     """One way by which sampled answers are scored; read by the objectives that learn from scores."""
 
@@ -224,6 +262,7 @@ class Recipe:
     data: DatasetSpec
     adapter: AdapterSpec = field(default_factory=AdapterSpec)
     preference: PreferenceSpec = field(default_factory=PreferenceSpec)
+    sampling: SamplingSpec = field(default_factory=SamplingSpec)
     rewards: tuple[RewardSpec, ...] = ()
     """No knob: a list that the window draws as a section of its own."""
     optim: OptimSpec = field(default_factory=OptimSpec)

@@ -30,6 +30,8 @@ BUDGETS_S: Mapping[str, float] = {
     "compile": 600.0,
     "warmup": 600.0,
     "trial": 600.0,
+    "answers": 300.0,
+    "rewards": 600.0,  # code of a person's own, within its limits, or a judge over the network
     "evaluate": 300.0,
     "save": 600.0,
     "verify": 600.0,

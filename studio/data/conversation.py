@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 Kind = Literal["chat", "completion", "text", "preference", "kto", "rl", "vision", "tokens"]
-TRAINABLE: tuple[Kind, ...] = ("chat", "completion", "text", "tokens", "preference", "kto")
+TRAINABLE: tuple[Kind, ...] = ("chat", "completion", "text", "tokens", "preference", "kto", "rl")
 """The kinds that the studio's objectives learn from today; the others are understood, checked and shown."""
 
 
@@ -119,6 +119,13 @@ class Conversation(NamedTuple):
         if not self.rejected:
             return (self,)
         return self._replace(rejected=()), self._replace(chosen=self.rejected, rejected=())
+
+    def as_prompt(self) -> Conversation:
+        """Return what the model is asked: all before the last answer, which goes on as `answer`; an rl row itself."""
+        if self.kind == "rl" or not self.messages or self.messages[-1].role != "assistant":
+            return self._replace(kind="rl")
+        answer = self.messages[-1].content
+        return self._replace(kind="rl", messages=self.messages[:-1], extras={**self.extras, "answer": answer})
 
     def with_system(self, prompt: str) -> Conversation:
         """Return this conversation with `prompt` in front as its system message, unless it has one or has no turns."""

@@ -140,9 +140,11 @@ class Cutting:
         too_long: str,
         split: str = "train",
         rates: Callable[[], np.ndarray] | None = None,
+        prompts: bool = False,
     ) -> None:
         """rows: int64, places in `tokens`, in the order of learning; limit None cuts nothing.
 
+        prompts: rows are questions, of which nothing is learned; what is too long is left out, never cut.
         rates: gives what text_splitting.rate_tokens says of the vocabulary, for long texts that are to be split.
         """
         self.dropped: Counter[str] = Counter()
@@ -150,7 +152,7 @@ class Cutting:
         """CUT, ANSWER_CUT, NOTHING_TO_LEARN, for the first hundred rows of each."""
         self._converted, self._tokens, self._split, self._limit = converted, tokens, split, limit
         lengths = tokens.full_lengths[rows]
-        silent = tokens.trained_end[rows] == 0
+        silent = (tokens.trained_end[rows] == 0) & (not prompts)
         rows, lengths = self._drop(rows, lengths, silent, EMPTY_RULE, "")
         self.cut = self.answers_cut = 0
         """Rows used whose end, or whose answer's end, is cut off."""
@@ -159,7 +161,7 @@ class Cutting:
             self.used = len(rows)
             return
         # Neither a pair is cut nor an answer with a label: without its end it is another one than was judged.
-        whole = (tokens.seconds[rows] > 0) | (tokens.labels[rows] >= 0)
+        whole = (tokens.seconds[rows] > 0) | (tokens.labels[rows] >= 0) | prompts
         unfit = (tokens.longest_sides[rows] > limit) & (whole | (too_long == "drop"))
         rows, lengths = self._drop(rows, lengths, unfit, LONG_RULE, RowCode.CUT)
         if whole.any():

@@ -15,7 +15,7 @@ import numpy as np
 from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
-from studio.core.recipe import LEARNS, DatasetSpec
+from studio.core.recipe import LEARNS, SAMPLING, DatasetSpec
 from studio.data.conversation import TRAINABLE
 from studio.data.convert import Converted, PreparationStopped, Progress, convert
 from studio.data.convert_part import CONTROL
@@ -38,6 +38,8 @@ REFUSED_SHARE = 0.05
 UNCLEAR_RULE = "format_unclear"
 COMPARING = (*LEARNS["preference"], *LEARNS["kto"])
 """Objectives that learn from formats of their own, and from nothing else."""
+ASKING = ("messages", "sharegpt", "alpaca", "prompt_completion")
+"""Formats whose rows ask something, too: what stands before the last answer."""
 UNTRAINED = tuple(name for name in ("preference", "kto", "rl", "vision") if name not in TRAINABLE)
 """Formats (named as the kind of their rows) that no objective learns from."""
 
@@ -60,6 +62,8 @@ class Gathered:
     renderer: Renderer | None = None
     tokens: Tokens | None = None
     cutting: Cutting | None = None
+    answer_tokens: int = 0
+    """Tokens that a question leaves free for what the model answers, where that is learned from."""
     notes: Counter[str] = field(default_factory=Counter)
     """What a person should know of so many rows, by the names of render.Layout."""
 
@@ -115,6 +119,7 @@ def gather(
     split: str = "train",
     seed: int = 42,
     weight: float = 1.0,
+    answer_tokens: int = 0,
     evaluation: Sequence[tuple[Converted, str]] = (),
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -122,12 +127,12 @@ def gather(
     """Take one split of `spec.source` through all stages; without a tokenizer, or a clear format, not to the last.
 
     vocabulary: token ids that the model knows (None: those of the tokenizer); seed, weight, evaluation: as
-    transforms.apply takes them.
+    transforms.apply takes them; answer_tokens: as Gathered has them.
     Raises StudioError: unreadable, no chat template where one is needed; PreparationStopped.
     """
     converted = convert(spec, cache, on_progress, should_stop)
     kind = choose_method(method, converted.understanding)
-    found = Gathered(spec=spec, converted=converted, method=kind, split=split)
+    found = Gathered(spec=spec, converted=converted, method=kind, split=split, answer_tokens=answer_tokens)
     found.refused = converted.splits[split].rows_refused
     found.problems.join(converted.problems_of[split])
     if not converted.has_rows:
@@ -223,14 +228,16 @@ def _make_cutting(found: Gathered) -> Cutting:
 
     spec, tokens = found.spec, found.tokens
     places = np.searchsorted(tokens.rows, found.rows[~np.isin(found.rows, tokens.refused)])
-    limit = None if found.method == "pretrain" else spec.max_length
+    prompts = found.method in SAMPLING
+    room = spec.max_length - (min(found.answer_tokens, spec.max_length - 1) if prompts else 0)
+    limit = None if found.method == "pretrain" else room
     tokenizer = found.renderer.tokenizer
 
     def rate() -> np.ndarray:
         ids = [[one] for one in range(len(tokenizer))]
         return rate_tokens(tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False))
 
-    return Cutting(found.converted, tokens, places, limit, spec.too_long, found.split, rate)
+    return Cutting(found.converted, tokens, places, limit, spec.too_long, found.split, rate, prompts)
 
 
 def cut_again(found: Gathered, spec: DatasetSpec) -> Gathered:
@@ -269,13 +276,17 @@ def choose_learned(method: str, spec: DatasetSpec) -> str:
     """Return which turns are learned: those that the recipe says, or those that the objective is about."""
     if method in COMPARING:
         return "last_answer" if method in LEARNS["kto"] else "answers"
+    if method in SAMPLING:
+        return "prompt"
     return "everything" if method == "pretrain" else spec.train_on
 
 
 def refuse_objective(method: str, format: str) -> None:
     """Raise StudioError where the objective learns from another kind of rows than these."""
     wanted = next((name for name, methods in LEARNS.items() if method in methods and name != "text"), "")
-    if format == wanted or (not wanted and format not in ("preference", "kto")):
+    if format == wanted or (not wanted and format not in ("preference", "kto", "rl")):
+        return
+    if method in SAMPLING and format in ASKING:
         return
     values = {
         "objective": text(f"knob.objective.choice.{method}"),

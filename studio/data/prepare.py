@@ -17,7 +17,7 @@ import numpy as np
 from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import LEARNS, DatasetSpec, share_held_out
+from studio.core.recipe import LEARNS, SAMPLING, DatasetSpec, share_held_out
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.pipeline import (
@@ -35,6 +35,7 @@ from studio.data.pipeline import (
     tell_split,
     validation_of,
 )
+from studio.data.prompt_rows import PromptRows
 from studio.data.sequence_packing import Example, count_labels, join_blocks, pack
 from studio.data.source import open_source
 from studio.data.split import choose_validation
@@ -55,6 +56,9 @@ class PreparedData:
     """The objective: the recipe's, or what `auto` chose by the data."""
     warnings: tuple[Text, ...] = ()
     """What a person should know before it is learned: rows left out, a template that does not fit."""
+    asked: PromptRows | None = None
+    """The rows of `train`, and below of `validation`, where the model is asked and rewards judge."""
+    asked_held_out: PromptRows | None = None
     keeps: Any = None
     """The folder of the tokens, where it is to go with them."""
 
@@ -66,6 +70,7 @@ def prepare(
     *,
     seed: int,
     cache: Path | None = None,
+    answer_tokens: int = 0,
     vocabulary: int | None = None,
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -73,7 +78,8 @@ def prepare(
     """Return the examples of a run and the facts about its data set.
 
     `method`: the recipe's objective; `seed` decides which examples of equal length are packed together. `cache`:
-    where converted rows and tokens are kept for the next time; None: nowhere. `vocabulary`: token ids that the model
+    where converted rows and tokens are kept for the next time; None: nowhere. `answer_tokens`: what questions leave
+    free, where the model's own answers are learned from. `vocabulary`: token ids that the model
     knows; None: those of the tokenizer.
     Raises StudioError: unreadable, a question open, a kind that no method learns from, no chat template where one is
     needed, too many rows refused, nothing left to learn; PreparationStopped when `should_stop` says so.
@@ -102,6 +108,7 @@ def prepare(
             tokenizer=tokenizer,
             vocabulary=vocabulary,
             seed=seed,
+            answer_tokens=answer_tokens,
             on_progress=told_again if silent else told,
             should_stop=should_stop,
             **settings,
@@ -120,15 +127,18 @@ def prepare(
     if asked == "auto" and any(found.is_weighed for found in sources):
         method = "weighted_sft"
     train, prompts = mix_sources(sources)
+    shards = held_out_shards = [found.converted.shards(found.split) for found in sources]
     notes = list(_note(sources, method))
 
     if held_out is not None:
         validation = join_examples([held_out.cutting.examples])
+        held_out_shards = [held_out.converted.shards(held_out.split)]
         notes += [text("data.problem.validation", problem=one) for one in held_out.problems.sentences()]
     elif "validation" in sources[0].converted.splits:
         with _say_validation():
             found = take(spec, method, silent=True, split="validation")
         validation = join_examples([found.cutting.examples])
+        held_out_shards = [found.converted.shards(found.split)]
     else:
         share = share_held_out(spec, len(prompts))
         apart = choose_validation(prompts, share)
@@ -147,7 +157,12 @@ def prepare(
         [train] if spec.validation or "validation" in sources[0].converted.splits else [train, validation]
     )
     tokens = sum(int(part.lengths.sum()) for part in counted)
-    if method == "pretrain":
+    asked = asked_held_out = None
+    if method in SAMPLING:
+        asked = PromptRows(train, shards, spec.system_prompt)
+        asked_held_out = PromptRows(validation, held_out_shards, spec.system_prompt)
+        trained = 0
+    elif method == "pretrain":
         blocks = [join_blocks(part, spec.max_length) for part in (train, validation)]
         trained = sum(part.tokens - len(part) for part in blocks[: len(counted)])
         train, validation = blocks
@@ -165,8 +180,9 @@ def prepare(
     )
     warnings = (*tell_split(sources[0]), *left_out, *_tell_cut(sources))
     return PreparedData(
-        train=train, validation=validation, facts=facts, method=method, warnings=warnings, keeps=keeps
-    )
+        train=train, validation=validation, facts=facts, method=method, warnings=warnings, asked=asked,
+        asked_held_out=asked_held_out, keeps=keeps,
+    )  # fmt: skip
 
 
 def check_usable(found: Gathered) -> None:

@@ -99,7 +99,8 @@ class Renderer:
         vocab_size: int | None = None,
         cache: Path | None = None,
     ) -> None:
-        """`train_on`: `answers`, `last_answer` or `everything`; `template`: "" for the model's own, a name of the
+        """`train_on`: `answers`, `last_answer`, `everything`, or `prompt` for the question alone, up to where the model
+        is to answer; `template`: "" for the model's own, a name of the
         catalogue or the path of a .jinja file; `reasoning`: `keep` or `drop` the thoughts of answers; `vocab_size`:
         ids that the model knows (None: those of the tokenizer); `cache`: a folder for verdicts on templates.
 
@@ -171,6 +172,8 @@ class Renderer:
         without a chat template.
         """
         kind = conversation.kind
+        if self.train_on == "prompt":
+            return self._lay_out_prompt(conversation.as_prompt())
         if kind == "tokens":
             return self._lay_out_tokens(conversation)
         if kind == "text":
@@ -213,6 +216,23 @@ class Renderer:
         return Layout(
             text=full, trained=tuple(trained), weights=weights if {*weights} - {1} else (), notes=notes
         )
+
+    def _lay_out_prompt(self, conversation: Conversation) -> Layout:
+        messages, tools = conversation.messages, conversation.tools
+        if not messages or messages[-1].role == "assistant":
+            raise RowError(RowCode.WRONG_SHAPE, text("data.row.answered"))
+        self._refuse_control(messages, tools)
+        if not self._masks:
+            if any(message.role not in ("system", "user") for message in messages):
+                raise refuse_missing(self.added)
+            return Layout(text=_join_asked(messages), trained=(), plain=True)
+        mask = self._masks.get(bool(tools)) or next(iter(self._masks.values()))
+        messages, lost = mask.writer.settle(messages)
+        words = mask.template.render(mask.writer.write(messages), tools, generation_prompt=True)
+        notes = ("reasoning_lost",) if lost else ()
+        if tools and not all(name in words for name in map(name_of, tools)):
+            notes = (*notes, "tools_lost")
+        return Layout(text=words, trained=(), notes=notes)
 
     def _find_spans(
         self, mask: Mask, full: str, messages: Sequence[Message], tools: Tools
@@ -291,8 +311,7 @@ class Renderer:
         return Layout(text=words, trained=(), weights=conversation.weights, token_ids=array, mask=mask)
 
     def _join_completion(self, messages: Sequence[Message]) -> Layout:
-        system = "".join(f"{message.content}\n\n" for message in messages if message.role == "system")
-        prompt = system + "".join(message.content for message in messages if message.role == "user")
+        prompt = _join_asked(messages)
         answer = "".join(message.content for message in messages if message.role == "assistant")
         words = self._end(prompt + answer)
         start = 0 if self.train_on == "everything" else len(prompt)
@@ -363,6 +382,12 @@ def _cut(
         cut=max_length is not None and len(ids) > max_length,
         notes=layout.notes,
     )
+
+
+def _join_asked(messages: Sequence[Message]) -> str:
+    """Return what is asked as a plain text, for a tokenizer without a template."""
+    system = "".join(f"{message.content}\n\n" for message in messages if message.role == "system")
+    return system + "".join(message.content for message in messages if message.role == "user")
 
 
 def _read_own(tokenizer: Any, tools: bool) -> str:

@@ -16,6 +16,20 @@ GROUP_TOKENS = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RolloutFacts:
+    """What is known of an answer that the model drew itself; arrays float32 [tokens of its Example]."""
+
+    advantage: float
+    """By how much it was better than the other answers to its question."""
+    share: float = 1.0
+    """How many answers it counts for where a step counts answers: more than itself where some were left out."""
+    old: np.ndarray | None = None
+    """Log-probability of each trained token when the updates by this answer began; None: it is the present one."""
+    sampled: np.ndarray | None = None
+    """The same as it was drawn; None where that was not told."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Example:
     """One row of a batch: one document, or several behind each other."""
 
@@ -37,6 +51,8 @@ class Example:
     """A sequence that an objective scores beside this one."""
     window: float | None = None
     """What an objective measured of the whole step that this example is in."""
+    drawn: RolloutFacts | None = None
+    """Where the model itself drew its answer."""
 
 
 def position_ids(lengths: Sequence[int]) -> np.ndarray:
@@ -175,6 +191,7 @@ def cut_example(example: Example, most: int, trained: np.ndarray) -> Example:
         None if example.reference is None else example.reference[:most],
         example.label,
         None if example.answers is None else np.ones(most, dtype=bool),
+        drawn=None if example.drawn is None else RolloutFacts(example.drawn.advantage, example.drawn.share),
     )
 
 

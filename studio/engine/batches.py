@@ -184,8 +184,7 @@ def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, 
     weighed = [(example, objective.weigh(example)) for example in examples] if _weighs(objective) else []
     known = [replace(example, weights=weights) for example, weights in weighed]
     wanted = {"weights": join_values(known, "weights", 1.0)} if known else {}
-    if objective.needs_reference:
-        wanted["reference"] = join_values(examples, "reference", 0.0)
+    wanted["reference"] = join_values(examples, "reference", 0.0)
     wanted["answers"] = join_values(examples, "answers", True, np.bool_)
     if all(values is None for values in wanted.values()) and isinstance(objective, TokenObjective):
         return {}
@@ -199,6 +198,13 @@ def pick_values(examples: Sequence[Example], objective: Objective) -> dict[str, 
         found["counts"] = np.add.reduceat(together, np.cumsum([0, *lengths[:-1]]), dtype=np.int64)
     if examples[0].label is not None:
         found["labels"] = np.asarray([example.label for example in examples], dtype=np.bool_)
+    drawn = [example.drawn for example in examples if example.drawn is not None]
+    if drawn:
+        found["advantages"] = np.asarray([one.advantage for one in drawn], dtype=np.float32)
+        for name in ("old", "sampled"):
+            values = [getattr(one, name) for one in drawn]
+            if all(value is not None for value in values):
+                found[name] = np.concatenate(values)[together]
     if examples[0].window is not None:
         found["window"] = np.asarray([examples[0].window], dtype=np.float32)
     return found

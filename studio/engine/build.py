@@ -94,7 +94,8 @@ def make_step(
     pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
         return DecoderStep(fast.decoder, objective=objective, pad_id=pad_id, packing=packing)
-    head = ScoreHead(unwrap(loaded.model)) if objective.scores else LossHead(unwrap(loaded.model))
+    model = unwrap(loaded.model)
+    head = ScoreHead(model) if objective.scores else LossHead(model, objective.temperature)
     if isinstance(head, LossHead) and head.note:
         emit(Warned(message=head.note))
     device, dtype = torch.device(plan.device.value), plan.dtype.value

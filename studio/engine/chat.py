@@ -83,7 +83,9 @@ class Speaker:
             set_evaluation(model)
         self._ends = find_ends(self.tokenizer, self.tuned.generation_config.eos_token_id)
         kernels = {op: choice.value for op, choice in plan.kernels.items()}
-        made = [Answerer(one, self.tokenizer, self._ends, kernels=kernels) for one in self._models()]
+        made = [
+            Answerer(one, self.tokenizer, self._ends, kernels=kernels, opens=True) for one in self._models()
+        ]
         self._answerers = {"base": made[0], "tuned": made[-1]}
         self._side = "tuned"
         self._prompts = PromptWriter(self.tokenizer, self._ends)

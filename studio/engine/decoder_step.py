@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ class DecoderStep:
     def __init__(self, decoder: Decoder, *, objective: Objective, pad_id: int, packing: bool = True) -> None:
         """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
         self.decoder = decoder
+        # Behind a softcap k: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T)).
+        spec, t = decoder.spec, objective.temperature
+        decoder.head_scales = spec.logit_scale / t, spec.softcap / t
         self.objective = objective
         self._packing = packing
         self.pad_id = pad_id
@@ -70,6 +73,11 @@ class DecoderStep:
             list(range(len(lengths)))[start : start + most_rows]
             for start in range(0, len(lengths), most_rows)
         ]
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """See Step."""
+        return self.decoder.kernels.implementations
 
     def adamw(self) -> Steps:
         """See Step: the op as the decoder's kernels are bound now."""

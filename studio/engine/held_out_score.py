@@ -12,9 +12,11 @@ from studio.core.i18n import text
 from studio.core.metrics import METRICS
 from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 from studio.core.metrics.suggest import suggest_metrics
+from studio.data.prompt_rows import PromptRows
 from studio.data.sequence_packing import Example
 from studio.engine.confidence import Bounded, bound_value
-from studio.engine.training_answers import TrainingAnswers, find_answer
+from studio.engine.rewards.given_answer import find_expected
+from studio.engine.training_answers import Said, TrainingAnswers, find_answer
 
 LIMIT_S = 60.0
 """One look takes no longer: the rows answered until then count, which are drawn by chance."""
@@ -27,25 +29,47 @@ class HeldOutAnswers:
     """The questions among a run's held-out rows, and how the model answers them."""
 
     def __init__(
-        self, answers: TrainingAnswers, rows: Sequence[Example], *, seed: int, count: int, keeps: str
+        self,
+        answers: TrainingAnswers,
+        rows: Sequence[Example],
+        *,
+        seed: int,
+        count: int,
+        keeps: str,
+        asked: PromptRows | None = None,
+        answer_tokens: int = 0,
     ) -> None:
-        """`count`: rows at most, drawn by `seed`; `keeps`: the metric that the best state is kept by, or none."""
+        """`count`: rows at most, drawn by `seed`; `keeps`: the metric that the best state is kept by, or none.
+
+        `asked`: the rows as they were read, where `rows` are questions alone, answered with up to `answer_tokens`.
+        """
         self._answers = answers
         self._prompts: list[tuple[list[int], int]] = []
         self._rows: list[AnsweredRow] = []
-        order = np.random.default_rng(seed).permutation(len(rows)) if count else ()
-        for place in order:
+        self.places: list[int] = []
+        """Numbers of the rows that are questions, in the order in which they are asked."""
+        order = np.random.default_rng(seed).permutation(len(rows)).tolist() if count else []
+        if asked is not None:
+            self.places = order[:count]
+            self._prompts = [(rows[place].token_ids.tolist(), answer_tokens) for place in self.places]
+            self._rows = read_asked(asked, self.places)
+        for place in order if asked is None else ():
             if len(self._rows) == count:
                 break
-            self._take(rows[int(place)])
+            if self._take(rows[place]):
+                self.places.append(place)
         chosen = tuple(metric for metric in METRICS if metric.name == keeps)
-        suiting = sorted(suggest_metrics(self._rows, ("answers",)), key=lambda metric: metric.decides)
+        suiting = suggest_for(self._rows)
         self.metrics: tuple[AnswerMetric, ...] = tuple(dict.fromkeys((*chosen, *suiting)))
         """What is measured: the one that the best is kept by, then those that suit."""
 
     def measure(self, *, base: bool = False) -> dict[str, Bounded]:
         """Return the value of each metric by name, {} where no row could be answered."""
-        counts: dict[str, list[Counts]] = {metric.name: [] for metric in self.metrics}
+        return self.bound(self.answer(base=base))
+
+    def answer(self, *, base: bool = False) -> list[Said]:
+        """Return what the model says to the questions, to as many of the first as the time allows."""
+        given: list[Said] = []
         ends_s = time.monotonic() + LIMIT_S
         for start in range(0, len(self._rows), CHUNK_ROWS):
             left_s = ends_s - time.monotonic()
@@ -56,7 +80,13 @@ class HeldOutAnswers:
                 trainer.hooks.emit(Warned(step=trainer.state.step, message=text("score.given_up")))
             if not said or time.monotonic() > ends_s and start:
                 break  # a part that was cut off is left out whole: short answers alone would be in it
-            self._count(counts, self._rows[start : start + CHUNK_ROWS], said)
+            given += said
+        return given
+
+    def bound(self, given: Sequence[Said]) -> dict[str, Bounded]:
+        """Return the value of each metric by name, of answers to the first questions; {} without any."""
+        counts: dict[str, list[Counts]] = {metric.name: [] for metric in self.metrics}
+        self._count(counts, self._rows[: len(given)], [one.words for one in given])
         found = {metric.name: bound_value(metric, counts[metric.name]) for metric in self.metrics}
         return {name: bounded for name, bounded in found.items() if bounded is not None}
 
@@ -88,15 +118,17 @@ class HeldOutAnswers:
         )
         return AnswersScored(step=step, scores=scores)
 
-    def _take(self, row: Example) -> None:
+    def _take(self, row: Example) -> bool:
+        """Take a row that is a question with an answer; return whether it is one."""
         length = row.lengths[0]
         begin, end = find_answer(row.trained[:length], lambda begins: len(begins) - 1)
         if begin <= 1 or not 0 < end - begin <= LONGEST_ANSWER_TOKENS:
-            return  # a text without a question, or an answer that nobody gives twice
+            return False  # a text without a question, or an answer that nobody gives twice
         prompt, expected = row.token_ids[:begin].tolist(), row.token_ids[begin:end].tolist()
         self._prompts.append((prompt, 2 * len(expected) + 8))
         asked = self._answers.tokenizer.decode(prompt, skip_special_tokens=True)
         self._rows.append(AnsweredRow(given="", expected=self._answers.say(expected), prompt=asked))
+        return True
 
     def _count(
         self, counts: dict[str, list[Counts]], rows: Sequence[AnsweredRow], said: Sequence[str]
@@ -107,3 +139,20 @@ class HeldOutAnswers:
                 found = metric.count(answered, MetricSettings())
                 if found is not None:
                     counts[metric.name].append(found)
+
+
+def read_asked(rows: PromptRows, places: Sequence[int]) -> list[AnsweredRow]:
+    """Return some of `rows` as metrics see them; "" is expected where a row has no given answer."""
+    found = []
+    for place in places:
+        row = rows.read(place)
+        asked = str(row.messages[-1].get("content", "")) if row.messages else ""
+        found.append(AnsweredRow(given="", expected=find_expected(row.columns) or "", prompt=asked))
+    return found
+
+
+def suggest_for(rows: Sequence[AnsweredRow]) -> list[AnswerMetric]:
+    """Return the metrics that suit these questions, the one that decides first; none where no answer is given."""
+    if not any(row.expected for row in rows):
+        return []
+    return sorted(suggest_metrics(rows, ("answers",)), key=lambda metric: metric.decides)

@@ -29,8 +29,10 @@ class LossHead:
     used instead, and `note` says so. So it is for a prefix language model, which has to be told where answers begin.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, temperature: float = 1.0) -> None:
+        """`temperature`: what logits are divided by, behind any softcap, before they are log-probabilities."""
         self.model = model
+        self.temperature = temperature
         self.decoder = find_language_model(model)
         self.projection = model.get_output_embeddings()
         self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
@@ -59,7 +61,7 @@ class LossHead:
             more |= {"token_type_ids": mark_answers(batch)} if self.prefixed else {}
             logits = self.model(**inputs, **more).logits
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
-            return F.cross_entropy(rows.float(), batch.targets, reduction="none")
+            return F.cross_entropy(rows.float() / self.temperature, batch.targets, reduction="none")
         hidden = self.decoder(**inputs).last_hidden_state
         rows = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.picks)  # (N, H)
         width = self.weight.shape[0]
@@ -72,14 +74,15 @@ class LossHead:
                 rows.to(self.weight.dtype),
                 self.weight,
                 batch.targets,
-                softcap=self.softcap or 0.0,
+                softcap=(self.softcap or 0.0) / self.temperature,
+                logit_scale=1 / self.temperature,
                 reduction="none",
             )
         chunks = zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True)
         return torch.cat([checkpoint(self._row_losses, *chunk, use_reentrant=False) for chunk in chunks])
 
     def _row_losses(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(self._logits(rows).float(), targets, reduction="none")
+        return F.cross_entropy(self._logits(rows).float() / self.temperature, targets, reduction="none")
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         logits = self.projection(rows)

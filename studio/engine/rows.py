@@ -31,6 +31,7 @@ def prepare_rows(
         recipe.objective,
         tokenizer,
         seed=recipe.seed,
+        answer_tokens=recipe.sampling.answer_tokens,
         cache=cache,
         vocabulary=max(facts.vocabulary, len(tokenizer)) if facts.vocabulary else facts.vocabulary,
         on_progress=on_progress,

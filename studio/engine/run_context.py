@@ -19,6 +19,7 @@ from studio.core.run_record import RunRecord
 from studio.data.prepare import PreparedData
 from studio.engine.fault_recovery import Recovery
 from studio.engine.proof_cache import Proof
+from studio.engine.rewards.reward import RewardSet
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
 from studio.hub.access_token import NO_MIRROR, Mirror
@@ -104,3 +105,5 @@ class Training:
     proof: Proof
     frozen_sum: Any
     """Of the weights that are not trained, to be found again at the end."""
+    rewards: RewardSet | None = None
+    """What judges the model's own answers, where it learns from these."""

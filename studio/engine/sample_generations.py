@@ -105,7 +105,7 @@ class Samples:
         if found is None:
             self.prompts = []
             self.trainer.hooks.emit(Warned(step=self.trainer.state.step, message=text("samples.given_up")))
-        return found or []
+        return [one.words for one in found or ()]
 
 
 def _choose(rows: Sequence[Example], seed: int, count: int) -> Iterator[tuple[list[int], list[int]]]:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found."""
+
+    loss: float
+    """The mean over what the examples count."""
+    metrics: dict[str, float]
 
 
 @dataclass(slots=True)

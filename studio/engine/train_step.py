@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -47,6 +48,8 @@ class Step(Protocol):
     """Norms, likewise, without it."""
     adamw: Callable[[], Steps] | None
     """Gives the op that computes AdamW where all that is trained is one flat parameter; None elsewhere."""
+    kernels: Mapping[str, str]
+    """Op -> "triton" or "reference", of those that the step binds."""
 
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """Hear how large the rows of the run's `steps` will be, or of the first of them."""
@@ -95,6 +98,7 @@ class StockStep:
 
     kind = "stock"
     adamw = None
+    kernels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -39,9 +39,10 @@ from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
 from studio.engine.scoring import add_measured
-from studio.engine.train_state import TrainState
+from studio.engine.train_state import Evaluation, TrainState
 from studio.engine.train_step import Step, read_metrics
 from studio.engine.trainer_hooks import Hooks
+from studio.engine.windows import DataWindows, Windows
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 
@@ -65,14 +66,6 @@ class Outcome:
 
     end: str
     state: TrainState = field(default_factory=TrainState)
-
-
-class Evaluation(NamedTuple):
-    """What an evaluation found."""
-
-    loss: float
-    """The mean over what the examples count."""
-    metrics: dict[str, float]
 
 
 class Trainer:
@@ -102,16 +95,15 @@ class Trainer:
         self.device = device
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.batch_size, recipe.seed)
-        self.longest_tokens = int(measure_lengths(train).max(initial=1))
-        self.total_steps = self.spec.max_steps or max(
-            1, math.ceil(self.spec.epochs * self.order.steps_per_epoch)
-        )
+        self.longest_tokens = int(measure_lengths(self.train_examples).max(initial=1))
+        self.epoch_steps = self.order.steps_per_epoch * step.objective.updates
+        self.total_steps = self.spec.max_steps or max(1, math.ceil(self.spec.epochs * self.epoch_steps))
         self.state = TrainState(micro_batch=micro_batch or self.spec.batch_size)
         self.evaluation_batch = self.state.micro_batch
         self._saved_step, self._saved_s = 0, 0.0
         self.saved_best_step = 0
         """The best step that the last checkpoint speaks of."""
-        self._drawn: tuple[int, list[Example]] = (-1, [])
+        self.windows: Windows = DataWindows(lambda: self.train_examples, self.order)
         self.trained = [*step.decayed, *step.undecayed, *step.beside, *step.beside_undecayed]
         self.kind = [optimizer, dtype, step.kind]
         self.optimizer = build_optimizer(
@@ -121,7 +113,7 @@ class Trainer:
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
-        step.expect(measure_windows(self.order, train, self.total_steps), self.total_steps)
+        step.expect(measure_windows(self.order, self.train_examples, self.total_steps), self.total_steps)
 
     def train(self) -> Outcome:
         """Run to the end, a stop, or early stopping. Raises NonFinite, and any error that `recover` gives up on."""
@@ -176,19 +168,19 @@ class Trainer:
     def _take_step(self) -> None:
         """One transaction: gradients of the whole window, the check that they are finite, the optimizer."""
         state, started_s = self.state, time.perf_counter()
-        window = self._window(state.step)
+        window = self.windows.draw(state.step)
         sums = self.take_gradients(window)
         rate = learning_rate(self.spec, state.step, self.total_steps)
         (loss, *sums), grad_norm, applied = self._apply(sums, rate)
         tokens = sum(len(example.token_ids) for example in window)
         state.step += 1
         state.tokens += tokens
-        metrics = read_metrics((loss, *sums), self.step.objective)
+        metrics = {**self.windows.metrics(), **read_metrics((loss, *sums), self.step.objective)}
         self.hooks.emit(
             StepLogged(
                 step=state.step,
                 total_steps=self.total_steps,
-                epoch=round(state.step / self.order.steps_per_epoch, 4),
+                epoch=round(state.step / self.epoch_steps, 4),
                 loss=loss,
                 lr=rate,
                 grad_norm=grad_norm,
@@ -199,15 +191,6 @@ class Trainer:
             )
         )
         self._count_skips(applied, loss, metrics)
-
-    def _window(self, step: int) -> list[Example]:
-        """Return the examples of `step`; those asked for last are kept, so that the next ones can be drawn ahead."""
-        if self._drawn[0] != step:
-            window = [self.train_examples[i] for i in self.order.indices(step)]
-            # Longest first: it pads least, and what does not fit in memory shows at once.
-            window.sort(key=lambda example: len(example.token_ids), reverse=True)
-            self._drawn = step, window
-        return self._drawn[1]
 
     def take_gradients(self, window: Sequence[Example], phase: str = "train") -> torch.Tensor:
         """Fill the gradients with those of `window`, however often it must be replayed; weights are not touched.
@@ -263,10 +246,10 @@ class Trainer:
         if isinstance(self.optimizer, FlatAdamW):
             self._step_whole(sums[0])
             self.scaler.update()
-            self._window(self.state.step + 1)  # while the device computes
+            self.windows.draw_ahead(self.state.step + 1)  # while the device computes
             return self.optimizer.read(sums)
         norm = torch.nn.utils.clip_grad_norm_(self.trained, self.spec.max_grad_norm or math.inf)
-        self._window(self.state.step + 1)
+        self.windows.draw_ahead(self.state.step + 1)
         *read, grad_norm = torch.cat([sums, norm.to(sums)[None]]).tolist()
         applied = math.isfinite(read[0]) and math.isfinite(grad_norm)
         if applied and apply_gradients(self.scaler, self.optimizer, sums[0]):
@@ -351,6 +334,10 @@ class Trainer:
         """Say that memory ran out while something was saved, and that it is saved once more."""
         self._tell_freed("save", self.state.micro_batch, text("memory.save"))
 
+    def tell_freed(self, rung: str, message: Text) -> None:
+        """Say that memory ran out beside the training, and what was done."""
+        self._tell_freed(rung, self.state.micro_batch, message, 1)
+
     def _tell_freed(self, rung: str, micro_batch: int, message: Text, ahead: int = 0) -> None:
         """Emit MemoryFreed for the step that lies `ahead` of the last one done."""
         step = self.state.step + ahead
@@ -367,7 +354,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate and log; an evaluation that a stop cuts short does not count."""
         generators = read_generators()
-        loss, metrics = self.evaluate()
+        loss, metrics = (self.hooks.evaluate or self.evaluate)()
         write_generators(generators)
         scored = self.hooks.score()
         if self.hooks.should_stop():
@@ -397,6 +384,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
             "generators": read_generators(),
             "state": {name: getattr(self.state, name) for name in TrainState.__slots__},
+            "windows": self.windows.state_data(),
         }
 
     def load_state_data(self, data: dict[str, Any]) -> None:
@@ -406,4 +394,5 @@ class Trainer:
             self.scaler.load_state_dict(data["scaler"])
         self.state = TrainState(**data["state"])
         self.saved_best_step = self.state.best_step
+        self.windows.load_state_data(data.get("windows", {}))
         write_generators(data["generators"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from studio.core.events import RunEvent
-from studio.engine.train_state import TrainState
+from studio.engine.train_state import Evaluation, TrainState
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Hooks:
     recover: Callable[[Exception, TrainState], bool] = lambda error, state: False
     """Called when a window or an evaluation's batch fails. True: something was changed (an op went to its twin, the
     micro-batch was halved in `state`), so do it again; False: the error ends the run."""
+    evaluate: Callable[[], Evaluation] | None = None
+    """Called at each evaluation in place of the loss on the validation rows, where these hold no answers."""
     score: Callable[[], Mapping[str, float]] = dict
     """Called at each evaluation: metrics of the answers to held-out rows, where the best is kept by one."""
     keep_best: Callable[[], None] = lambda: None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,16 @@ from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.stop_tokens import find_ends
 from studio.engine.trainer import Trainer
 from studio.models.adapt import evaluation_mode
+
+
+class Said(NamedTuple):
+    """One answer."""
+
+    words: str
+    tokens: int
+    """The end token included."""
+    ended: bool
+    """By itself; False: cut."""
 
 
 class TrainingAnswers:
@@ -34,7 +44,7 @@ class TrainingAnswers:
 
     def answer(
         self, prompts: Sequence[tuple[Sequence[int], int]], *, base: bool, limit_s: float
-    ) -> list[str] | None:
+    ) -> list[Said] | None:
         """Return the answers to (token ids, most tokens of the answer); cut where they take longer than `limit_s`.
 
         None when memory ran out. [] when the end of the run was asked for. Raises what `recover` gives up on.
@@ -59,7 +69,7 @@ class TrainingAnswers:
     @torch.no_grad()
     def _generate(
         self, prompts: Sequence[tuple[Sequence[int], int]], base: bool, limit_s: float
-    ) -> list[str]:
+    ) -> list[Said]:
         trainer = self.trainer
         if trainer.hooks.should_stop():
             return []
@@ -67,12 +77,15 @@ class TrainingAnswers:
         watch = _Watch(trainer, limit_s)
         plain = self.model.disable_adapter() if base and self.has_base else nullcontext()
         with evaluation_mode(self.model):
-            answerer = Answerer(self.model, self.tokenizer, self.ends, autocast=trainer.autocast_dtype)
+            given = {"kernels": trainer.step.kernels, "autocast": trainer.autocast_dtype}
+            answerer = Answerer(self.model, self.tokenizer, self.ends, **given)
             with plain:
                 found = answerer.answer(
                     requests, adapted=not base, on_step=watch.step, should_stop=watch.must_end
                 )
-        return [] if trainer.hooks.should_stop() else [self.say(one.tokens) for one in found]
+        if trainer.hooks.should_stop():
+            return []
+        return [Said(self.say(one.tokens), len(one.tokens), one.reason == "end") for one in found]
 
 
 class _Watch:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from studio.core.layer_facts import AttentionFacts
 from studio.models.decoder.structure import (
     CHOSEN_COUNTS,
     EXPERT_COUNTS,
+    HEAD_NORM_FORMS,
     MLPS,
     ROUTERS,
     caps_scores,
@@ -91,7 +94,27 @@ def read_shapes(
         ),
         "linears": linears,
         "norms": norms,
+        "attentions": _list_attentions(shapes),
     }
+
+
+def _list_attentions(shapes: Mapping[str, tuple[int, ...]]) -> tuple[AttentionFacts, ...]:
+    """Return ModelFacts.attentions; () where norms do not say how wide each kind's heads are."""
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        match = LAYER.search(name)
+        if match is not None and match[2].startswith("self_attn.") and not TOWER.search(name):
+            layers.setdefault(match[1], {})[match[2]] = shape
+    kinds = Counter(tuple(sorted(parts.items())) for parts in layers.values())
+    found = []
+    for parts, count in kinds.items():
+        linears = {name: shape for name, shape in parts if len(shape) == 2}
+        norms = {name: shape[0] for name, shape in parts if len(shape) == 1}
+        widths = {norms.get(name) for names in HEAD_NORM_FORMS for name in names} - {None}
+        if len(kinds) == 1 or len(widths) != 1 or any(inputs == 1 for _, inputs in linears.values()):
+            return ()
+        found.append(AttentionFacts(layers=count, head_dim=widths.pop(), linears=linears))
+    return tuple(found)
 
 
 def _read_layers(

@@ -210,14 +210,18 @@ def _name(model: Any, folder: str) -> None:
 def set_evaluation(model: torch.nn.Module) -> None:
     """Switch `model` to evaluation: no dropout.
 
-    bitsandbytes' 4-bit layers stay in training mode, where they compute the same: on a CPU with AVX-512 bf16 their
+    bitsandbytes' own 4-bit layers stay in training mode, where they compute the same: on a CPU with AVX-512 bf16 their
     first evaluation forward repacks the weights for good (0.50.2, nn/modules.py), which fails for widths that are no
-    multiple of 32, and from then on no gradient flows through them, without an error.
+    multiple of 32, and from then on no gradient flows through them, without an error. peft's layers around them, of
+    the same class name, hold the dropout.
     """
     model.eval()
     for module in model.modules():
-        if type(module).__name__ == "Linear4bit":
-            module.train()
+        owners = {
+            kind.__module__.split(".")[0] for kind in type(module).__mro__ if kind.__name__ == "Linear4bit"
+        }
+        if "bitsandbytes" in owners:
+            module.training = True
 
 
 def leave_one_core() -> None:

@@ -37,12 +37,34 @@ class Norm:
         return self.eps, self.offset, self.order
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainNorm:
+    """An RMS norm without a weight: y = x / rms(x)."""
+
+    weight: Tensor
+    """(H,) ones: what the op multiplies by."""
+    eps: float
+    offset: int = 0
+    order: str = SCALE_THEN_CAST
+
+    @property
+    def options(self) -> tuple[float, int, str]:
+        """As Norm's."""
+        return self.eps, self.offset, self.order
+
+
 def is_rms_norm(module: nn.Module) -> bool:
     """Return whether `module` has the parts of an RMS norm and nothing else: one weight, eps, one input."""
     return (
         [name for name, _ in module.named_parameters()] == ["weight"]
         and module.weight.dim() == 1
-        and not any(True for _ in module.children())
+        and _is_simple(module)
+    )
+
+
+def _is_simple(module: nn.Module) -> bool:
+    return (
+        not any(True for _ in module.children())
         and not any(True for _ in module.buffers())
         and isinstance(epsilon(module), float)
         and takes_one_tensor(module)
@@ -83,6 +105,19 @@ def read_norm(module: nn.Module) -> Norm | Text:
     if not error <= TOLERANCE:
         return text("model.fuse.mismatch", error=error, limit=TOLERANCE)
     return Norm(module, eps, offset, order)
+
+
+def read_plain_norm(module: nn.Module, width: int, device: torch.device) -> PlainNorm | None:
+    """Return what `module`, without parameters, computes of rows of `width`; None where it is no plain RMS norm."""
+    if any(True for _ in module.parameters()) or not _is_simple(module):
+        return None
+    norm = PlainNorm(torch.ones(width, device=device), epsilon(module))
+    x = torch.randn(TOKENS, width, generator=torch.Generator().manual_seed(0)).to(device, torch.bfloat16)
+    with torch.no_grad():
+        stock = module(x)
+        mine = compose(x, norm.weight, *norm.options)
+    alike = stock.dtype == mine.dtype and stock.shape == mine.shape
+    return norm if alike and relative_error(mine, stock) <= TOLERANCE else None
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:

@@ -1,12 +1,14 @@
 """The shape of the studio's own decoder for one run, from a model's facts, or why the model's own code trains it.
 
+Where layers differ in the shapes of their attention, its groups of linears have those of the mean layer.
+
 Where a layer mixes its tokens by the model's own module (blocks/foreign_mixer.py), that stands in the shape as one
 matrix of the mean mixer's size, and what autograd holds of it as `record_bytes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED
@@ -16,6 +18,7 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import LEARNS, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
+    LATENT_GROUPS,
     Group,
     find_mixers,
     find_placement,
@@ -24,6 +27,7 @@ from studio.models.decoder.structure import (
     split_mixers,
 )
 from studio.models.rope_scaling import count_positions
+from studio.planning.attention_shape import AttentionShape, shape_attention
 from studio.planning.layer_kinds import (
     Routed,
     count_adapters,
@@ -42,21 +46,21 @@ COMPOSED = ("glu", "dropout", "linear_cross_entropy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecoderShape:
-    """A decoder of equal layers, with what one recipe trains of it."""
+    """A decoder of layers that are equal, but for their attention; with what one recipe trains of it."""
 
     layers: int
     hidden: int
     vocabulary: int
     mlp_width: int
-    query_heads: int
-    key_heads: int
     head_dim: int
+    """Of the widest heads."""
+    attentions: tuple[AttentionShape, ...]
+    """Of each kind of layer; of the model's own module the widths of its heads alone."""
     groups: Mapping[str, Group]
     trained_parameters: int
     """Of the adapters of all layers, or of the whole model."""
     whole: bool
     """Whether all weights are trained, and no adapters."""
-    head_norms: bool
     branch_norms: bool
     scaled_branches: tuple[str, ...]
     dropout: bool
@@ -91,14 +95,14 @@ class DecoderShape:
         return self.branch_norms or self.magnitudes
 
     @property
-    def queries(self) -> int:
-        """Q."""
-        return self.query_heads * self.head_dim
+    def projection_tail(self) -> int:
+        """The tails of the groups between a layer's rows and attention."""
+        return sum(self.groups[name].tail for name in ("qkv", *LATENT_GROUPS) if name in self.groups)
 
-    @property
-    def keys(self) -> int:
-        """K."""
-        return self.key_heads * self.head_dim
+    def mean_columns(self, name: str) -> int:
+        """Return an AttentionShape's value by its name, of all layers on average."""
+        total = sum(one.layers * getattr(one, name) for one in self.attentions)
+        return -(-total // self.layers)
 
     @property
     def weights_a_token(self) -> int:
@@ -159,13 +163,11 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         hidden=model.hidden_size,
         vocabulary=model.vocabulary,
         mlp_width=groups["down"].inputs,
-        query_heads=model.query_heads,
-        key_heads=model.key_heads,
-        head_dim=model.head_dim,
+        head_dim=max([model.head_dim, *(kind.head_dim for kind in list_kinds(model))]),
+        attentions=_shape_attentions(model, foreign),
         groups=groups,
         trained_parameters=model.parameters if whole else count_adapters(model, spec) + beside.parameters,
         whole=whole,
-        head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
         scaled_branches=model.scaled_branches,
         branch_norms="output_norm" in find_placement(model.norms),
         dropout=spec.dropout > 0 and not whole,
@@ -236,7 +238,30 @@ def _list_linears(model: ModelFacts) -> dict[str, tuple[int, int]]:
 
 
 def _find_strange(model: ModelFacts) -> list[str]:
-    return find_strange(_list_linears(model), model.norms, model.head_dim, model.query_heads, model.key_heads)
+    found: dict[str, None] = {}
+    for kind in list_kinds(model):
+        norms, key_heads = model.norms, model.key_heads
+        if model.attentions and kind.head_dim:
+            norms = {name: kind.head_dim if name in HEAD_NORMS else width for name, width in norms.items()}
+            key_heads = 0  # of several kinds: their norms are of each head
+        linears = _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+        found |= dict.fromkeys(find_strange(linears, norms, kind.head_dim, model.query_heads, key_heads))
+    return list(found)
+
+
+def _shape_attentions(model: ModelFacts, foreign: Collection[str]) -> tuple[AttentionShape, ...]:
+    if foreign:
+        return (shape_attention({}, model.layers, model.query_heads, model.head_dim, head_norms=False),)
+    head_norms = not model.norms.keys().isdisjoint(HEAD_NORMS)
+    found = []
+    for kind in list_kinds(model):
+        linears = {
+            n: shape for name, own in split_mixers(kind.linears)[1].items() for n, shape in own.items()
+        }
+        found.append(
+            shape_attention(linears, kind.count, model.query_heads, kind.head_dim, head_norms=head_norms)
+        )
+    return tuple(found)
 
 
 def _count_record(
@@ -280,11 +305,25 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
             return None
         if not groups["down"].inputs:
             groups |= {name: replace(groups[name], tail=0) for name in ("gate_up", "down")}
-        found.append(groups)
+        found.append((kind.count, groups))
         weights += kind.count * sum(group.inputs * group.outputs for group in groups.values())
     if foreign:
-        return _put_mixer(found[0], model, _count_mixers(model))
-    return found[0] if weights == model.linear_parameters else None
+        return _put_mixer(found[0][1], model, _count_mixers(model))
+    return _average_attention(found, model.layers) if weights == model.linear_parameters else None
+
+
+def _average_attention(kinds: Sequence[tuple[int, dict[str, Group]]], layers: int) -> dict[str, Group]:
+    """Return the groups of the first of `kinds`, each with its count; those of attention are the mean layer's."""
+
+    def average(group: str, side: str) -> int:
+        return -(-sum(count * getattr(groups[group], side) for count, groups in kinds) // layers)
+
+    first = kinds[0][1]
+    tail = max(groups["qkv"].tail for _, groups in kinds)
+    return first | {
+        "qkv": replace(first["qkv"], outputs=average("qkv", "outputs"), tail=tail),
+        "output": replace(first["output"], inputs=average("output", "inputs")),
+    }
 
 
 def _count_mixers(model: ModelFacts) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.models.decoder.structure import LATENT_GROUPS
 from studio.planning.decoder_shape import DecoderShape
 from studio.planning.layer_memory import moved_bytes
 
@@ -52,7 +53,7 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
     seen = document_tokens / 2
     if 0 < window < document_tokens:
         seen = window - window**2 / (2 * document_tokens)
-    attention = ATTENTION_SLOWNESS * 4 * shape.queries * seen
+    attention = ATTENTION_SLOWNESS * 4 * shape.mean_columns("queries") * seen
     output, qkv, gate_up, down = (
         2 * shape.groups[name].inputs * shape.groups[name].outputs
         for name in ("output", "qkv", "gate_up", "down")
@@ -60,6 +61,9 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
     if shape.routed is not None:
         gate_up += 4 * shape.routed.chosen * shape.hidden * shape.routed.width
         down += 2 * shape.routed.chosen * shape.hidden * shape.routed.width
+    qkv += sum(
+        2 * group.inputs * group.outputs for name in LATENT_GROUPS if (group := shape.groups.get(name))
+    )
     linear = output + qkv + gate_up + down
     repeated = (attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0)
     if shape.record:  # the model's own mixer runs again at each level but the highest

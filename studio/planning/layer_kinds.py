@@ -1,9 +1,9 @@
-"""The kinds of layers that a model has, from its facts: all alike, or some with experts in the place of their MLP."""
+"""The kinds of layers that a model has, from its facts: all alike, with experts, or of several attention shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studio_kernels.op import DECODED_BYTES
 
@@ -31,6 +31,7 @@ class LayerKind:
     count: int
     linears: Mapping[str, tuple[int, int]]
     routed: bool = False
+    head_dim: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +88,21 @@ class Routed:
 
 def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
     """Return the kinds of a model's layers, the one with experts first."""
+    kinds = _list_mlps(model)
+    if len(kinds) != 1 or sum(one.layers for one in model.attentions) != model.layers:
+        return kinds
+    (kind,) = kinds
+    rest = {name: shape for name, shape in kind.linears.items() if not name.startswith("self_attn.")}
+    return tuple(
+        replace(kind, count=one.layers, linears=rest | dict(one.linears), head_dim=one.head_dim)
+        for one in model.attentions
+    )
+
+
+def _list_mlps(model: ModelFacts) -> tuple[LayerKind, ...]:
+    """Return the kinds of layers that differ in their MLP."""
     if not model.expert_parameters:
-        return (LayerKind(model.layers, model.linears),)
+        return (LayerKind(model.layers, model.linears, head_dim=model.head_dim),)
     plain = {
         name: shape
         for name, shape in model.linears.items()
@@ -98,7 +112,10 @@ def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
     routed = {n: shape for n, shape in plain.items() if beside or n.rpartition(".")[0] != "mlp"}
     dense = {name: shape for name, shape in plain.items() if name.rpartition(".")[0] not in SHARED_MLPS}
     layers = model.experts[0]
-    kinds = LayerKind(layers, routed, True), LayerKind(model.layers - layers, dense)
+    kinds = (
+        LayerKind(layers, routed, True, model.head_dim),
+        LayerKind(model.layers - layers, dense, head_dim=model.head_dim),
+    )
     return tuple(kind for kind in kinds if kind.count)
 
 

@@ -1,7 +1,7 @@
 """What a layer of the studio's own decoder keeps, and what it needs while it is computed: plain arithmetic on shapes.
 
 T: tokens of a micro-batch   C: tokens of one portion of the MLP   H: hidden width   I: width inside the MLP
-Q, K: width of all query heads, of all key heads   tail: the columns in which a group of linears carries its adapters
+tail: the columns in which a group of linears carries its adapters; those of attention stand in attention_shape.py
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import PORTION_BYTES, SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.planning.attention_shape import AttentionShape
 from studio.planning.decoder_shape import DecoderShape
 
 HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
@@ -33,7 +34,7 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
         + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
-        e * (shape.queries + 2 * shape.keys + groups["qkv"].tail),
+        e * (shape.mean_columns("projected") + shape.projection_tail),
         e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail)
         + (routed.opened_bytes(e) + routed.tail_bytes(e) if routed else 0),
     )
@@ -51,8 +52,8 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
     level = KEEP_LEVELS.index(keep)
     stays = (
         routed.kept_bytes(e) if routed else 0,
-        e * groups["output"].tail + 4 * shape.query_heads,
-        e * groups["qkv"].tail,
+        e * groups["output"].tail + 4 * shape.mean_columns("query_heads"),
+        e * shape.projection_tail,
         e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
     if shape.record:
@@ -61,24 +62,37 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
 
 
 def _attention_state(shape: DecoderShape) -> int:
-    """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token."""
-    return shape.element_bytes * (shape.queries + shape.groups["output"].tail) + 4 * shape.query_heads
+    """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token of the mean layer."""
+    e, tail = shape.element_bytes, shape.groups["output"].tail
+    return e * (shape.mean_columns("result") + tail) + 4 * shape.mean_columns("query_heads")
 
 
 def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> dict[str, int]:
     """Return what the two phases of a layer's backward pass need beside what is kept, `mlp` and `attention`, in bytes.
 
     What the level `keep` does not hold is computed again and counts here. By the time of its attention a layer has
-    given back what its MLP had kept, which is subtracted (models/decoder/blocks are the list of it all).
+    given back what its MLP had kept, which is subtracted (models/decoder/blocks are the list of it all). Of layers of
+    several kinds the one that needs most.
     """
+    kinds = [_phases_of(shape, one, keep, tokens, mlp_chunk_tokens) for one in shape.attentions]
+    return {phase: max(one[phase] for one in kinds) for phase in kinds[0]}
+
+
+def _phases_of(
+    shape: DecoderShape, attention: AttentionShape, keep: str, tokens: int, mlp_chunk_tokens: int
+) -> dict[str, int]:
+    """Return phase_bytes() of a layer with this attention."""
     e, groups, hidden, width = shape.element_bytes, shape.groups, shape.hidden, shape.mlp_width
     level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
     # The residual stream's gradients after and before the MLP, wide enough for the adapters' parts.
     above, below = e * (hidden + groups["down"].tail), e * (hidden + groups["output"].tail)
-    state = _attention_state(shape) if level < 1 else 0
-    qkv = e * (shape.queries + 2 * shape.keys + groups["qkv"].tail) if level < 2 else 0
     if shape.record:  # made again before the MLP where its result is needed, else after it
-        state, qkv = shape.record.held_bytes * (level < 1), 0
+        state, qkv, result = shape.record.held_bytes * (level < 1), 0, 0
+        gradients = shape.record.backward_bytes + shape.record.held_bytes * (0 < level < 3)
+    else:
+        state = (attention.state_bytes(e) + e * groups["output"].tail) * (level < 1)
+        qkv = e * (attention.projected + shape.projection_tail) * (level < 2)
+        result, gradients = attention.result, attention.gradient_bytes(e)
     middle = e * hidden * ((level < 1) + shape.keeps_branches)
     middle += (
         4 * e * hidden * shape.paired
@@ -106,21 +120,12 @@ def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: i
         opened = shape.routed.opened_bytes(e)
         experts = shape.routed.backward_bytes(e) + (opened if level < 3 else 0)
         given_back += opened if level == 3 else 0
-    gradients = (
-        e * (2 * shape.queries + 2 * shape.keys)  # of attention's result, query, key and value
-        + 4 * shape.queries + 8 * shape.query_heads  # sums in fp32: the query's gradient, and each head's
-        # Flash attention makes a gradient of key and value for each query head before it sums them.
-        + (2 * e * shape.queries if shape.key_heads < shape.query_heads else 0)
-        + (e * (shape.queries + shape.keys) if shape.head_norms else 0)  # query and key after their norms
-    )  # fmt: skip
-    if shape.record:
-        gradients = shape.record.backward_bytes + shape.record.held_bytes * (0 < level < 3)
-    attention = tokens * (below + state + qkv + gradients - given_back)
+    mixing = tokens * (below + state + qkv + gradients - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
-    scaled = tokens * (2 * below + state + qkv + e * shape.queries - given_back)
+    scaled = tokens * (2 * below + state + qkv + e * result - given_back)
     return {
         "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion + summed,
-        "attention": max(0, attention) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
+        "attention": max(0, mixing) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
     }
 

@@ -14,6 +14,7 @@ from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import (
     COMPARISONS,
     LEARNS,
+    SAMPLING,
     USUAL_RATE,
     Recipe,
     keeps_by,
@@ -90,7 +91,8 @@ def estimate_steps(recipe: Recipe, data: DataFacts | None) -> int:
     if data is None or not data.rows_used or recipe.data.fill or optim.batch_size < 1:
         return 0
     rows = data.rows_used - int(data.rows_used * share_held_out(recipe.data, data.rows_used))
-    return math.ceil(math.ceil(rows / optim.batch_size) * optim.epochs)
+    updates = recipe.sampling.updates if recipe.objective in SAMPLING else 1
+    return math.ceil(math.ceil(rows / optim.batch_size) * optim.epochs * updates)
 
 
 def _check_knobs(recipe: Recipe) -> Iterator[Problem]:
@@ -176,6 +178,8 @@ def _check_comparison(recipe: Recipe, data: DataFacts | None) -> Iterator[Proble
             way = Fix(title=text("check.objective.way"), change=change)
             yield Problem(field="objective", message=message, fix=error.fix, ways=(way,))
             return
+    if name in SAMPLING:
+        yield from _check_sampling(recipe)
     if name not in COMPARISONS:
         return
     preference, rate = recipe.preference, recipe.optim.learning_rate
@@ -186,6 +190,15 @@ def _check_comparison(recipe: Recipe, data: DataFacts | None) -> Iterator[Proble
         yield _problem("adapter.method", "check.reward_full")
     if rate > PAIR_RATE_LIMIT and rate != USUAL_RATE:
         yield _warning("optim.learning_rate", "check.pair_rate", rate=rate, usual="5e-6")
+
+
+def _check_sampling(recipe: Recipe) -> Iterator[Problem]:
+    """Answers that nothing judges, or for which there is no room."""
+    if not recipe.rewards:
+        yield _problem("objective", "check.no_reward")
+    if recipe.sampling.answer_tokens >= recipe.data.max_length:
+        values = {"answer": recipe.sampling.answer_tokens, "length": recipe.data.max_length}
+        yield _problem("sampling.answer_tokens", "check.no_answer_room", **values)
 
 
 def refuse_comparison(objective: str, loss: str) -> StudioError:

@@ -9,7 +9,7 @@ let onlyChanged = false;
 let opened = false;
 let waiting = 0;
 const report = runtime.teller(props, trigger);
-const say = (what, value = "") => report({ do: what, value });
+const say = (what, value = "", form = {}) => report({ do: what, value, form });
 
 function make(tag, className, text = "", rest = {}) {
   return Object.assign(document.createElement(tag), { className, textContent: text, ...rest });
@@ -215,9 +215,10 @@ document.addEventListener("change", (event) => {
 
 document.addEventListener("change", async (event) => {
   if (event.target.id !== "settings-file" || !event.target.files.length) return;
-  const text = await event.target.files[0].slice(0, 300000).text();
+  const file = event.target.files[0];
+  const text = await file.slice(0, 6000000).text();
   event.target.value = "";
-  say("import", text);
+  say("import", text, { name: file.name });
 });
 
 // Fields come when their tab or their fold is first opened.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from studio.core.events import Metric
+from studio.core.events import Metric, name_metric
+from studio.core.i18n import Text
 
 COLUMNS = {
     "step": ("step", "seconds", "loss", "lr", "grad_norm", "tokens_per_s", "vram_bytes"),
@@ -125,10 +126,10 @@ def payload(
     return message
 
 
-def label_metrics(metrics: Sequence[Metric], say: Callable[[str], str]) -> list[dict[str, Any]]:
+def label_metrics(metrics: Sequence[Metric], say: Callable[[Text], str]) -> list[dict[str, Any]]:
     """Return of each metric of a run what tabs/training/chart.js takes: name, words, unit, whether it comes first."""
     return [
-        {"name": one.name, "label": say(f"metric.{one.name}"), "unit": one.unit, "first": one.first}
+        {"name": one.name, "label": say(name_metric(one.name)), "unit": one.unit, "first": one.first}
         for one in metrics
     ]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from studio.core.events import (
+    TOLD_METRICS,
     AnswersScored,
     CheckpointSaved,
     DataPrepared,
@@ -33,6 +35,7 @@ from studio.core.events import (
     StepLogged,
     TrialFinished,
     Warned,
+    name_metric,
 )
 from studio.core.facts import BackendPlan, DataFacts, Slower
 from studio.core.i18n import Text, text
@@ -298,8 +301,8 @@ def _add_point(points: Points, event: RunEvent, seconds: float, metrics: Sequenc
 
 def _tell_metrics(before: Text, metrics: Mapping[str, float]) -> Text:
     """Return a line with an objective's metrics behind it."""
-    for name, value in metrics.items():
-        before = text("ui.log.metric", before=before, metric=text(f"metric.{name}"), value=f"{value:.4g}")
+    for name, value in islice(metrics.items(), TOLD_METRICS):
+        before = text("ui.log.metric", before=before, metric=name_metric(name), value=f"{value:.4g}")
     return before
 
 

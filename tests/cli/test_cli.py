@@ -26,7 +26,7 @@ from tests.conftest import chat_rows, write_jsonl
 from tests.launched import ROOT, RUN_KEYS, command, environment, launch, read_answer, wait_for, write_recipe
 
 COMMANDS = (
-    *"studio demo train resume check plan data doctor explain runs chat".split(),
+    *"studio demo train resume import check plan data doctor explain runs chat".split(),
     *"eval reward serve export wsl bench".split(),
 )
 

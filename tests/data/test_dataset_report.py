@@ -86,12 +86,16 @@ def test_nothing_readable(tmp_path):
     assert [one["line"] for one in found["problems"]] == [1, 2, 3]
 
 
-def test_a_format_that_is_not_trained_is_still_shown(tmp_path, jsonl, tokenizer_of):
+def test_what_the_model_answers_itself_is_shown_up_to_where_it_begins(tmp_path, jsonl, tokenizer_of):
     asked = [{"role": "user", "content": "1 + 1?"}]
     rows = [{"prompt": asked, "reward_model": {"ground_truth": "2"}}] * 4
     found = look(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
-    assert (found["format"], found["rows_used"], found["trainable"]) == ("rl", 4, False)
-    assert found["preview"][0]["messages"] == asked and found["preview"][0]["tokens"] == []
+    assert (found["format"], found["rows_used"], found["trainable"]) == ("rl", 4, True)
+    shown, method = found["preview"][0], found["method"]
+    assert shown["messages"] == asked and method == "grpo"
+    assert shown["text"].endswith("<|im_start|>assistant\n") and not any(
+        one["trained"] for one in shown["tokens"]
+    )
 
 
 def test_both_sides_of_a_pair_are_shown_with_what_is_compared(tmp_path, jsonl, tokenizer_of):

@@ -293,11 +293,40 @@ def test_an_open_question_stops_the_run(tmp_path, jsonl, tokenizer_of):
 
 
 def test_a_kind_that_no_method_learns_from(tmp_path, jsonl, tokenizer_of):
-    asked = [{"role": "user", "content": "1 + 1?"}]
-    rows = [{"prompt": asked, "reward_model": {"ground_truth": "2"}} for i in range(4)]
+    image = "data:image/png;base64,iVBORw0KGgo="
+    rows = [{"image": image, "question": "What is it?", "answer": f"Cat {i}."} for i in range(4)]
     with pytest.raises(StudioError) as refusal:
         prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
     assert refusal.value.what.id == "data.kind.untrained"
+
+
+def test_questions_are_prepared_with_their_rows_at_hand(tmp_path, jsonl, tokenizer_of):
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    rows = [{"prompt": asked, "reward_model": {"ground_truth": str(i)}, "level": i} for i in range(4)]
+    found = prepare_file(jsonl(tmp_path / "a.jsonl", rows), tokenizer_of("chatml"))
+    assert found.method == "grpo" and len(found.train) == len(found.asked) == 4
+    assert found.asked.read(2).messages == ({"role": "user", "content": "1 + 1?"},)
+    assert found.asked.read(2).columns == {"reward_model": {"ground_truth": "2"}, "level": 2}
+    words = tokenizer_of("chatml").decode(found.train[0].token_ids)
+    assert words.endswith("<|im_start|>assistant\n") and not found.train[0].trained.any()
+
+
+def test_chats_are_questions_too_and_go_on_with_their_answers(tmp_path, jsonl, tokenizer_of):
+    turns = [{"role": role, "content": word} for role, word in
+             (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))]  # fmt: skip
+    path = jsonl(tmp_path / "a.jsonl", [{"messages": turns}] * 4)
+    spec = DatasetSpec(source=str(path), validation_share=0.0)
+    found = prepare(spec, "grpo", tokenizer_of("chatml"), seed=1)
+    assert [one["content"] for one in found.asked.read(0).messages] == ["a", "b", "c"]
+    assert found.asked.read(0).columns == {"answer": "d"}
+
+
+def test_prompts_that_leave_too_little_room_are_left_out_by_number(tmp_path, jsonl, tokenizer_of):
+    rows = [{"prompt": "word " * (30 if i == 1 else 1), "answer": "x"} for i in range(4)]
+    path = jsonl(tmp_path / "a.jsonl", rows)
+    spec = DatasetSpec(source=str(path), format="rl", max_length=64, validation_share=0.0)
+    found = prepare(spec, "grpo", tokenizer_of("chatml"), seed=1, answer_tokens=32)
+    assert found.facts.rows_dropped == {"too_long": 1} and len(found.train) == 3
 
 
 def test_broken_rows_can_be_accepted(tmp_path, jsonl, tokenizer_of):

@@ -132,6 +132,25 @@ def test_what_has_no_fused_attention_trains_and_merges(ran, tmp_path, machine, f
 
 
 @pytest.mark.computing
+def test_evaluation_of_a_4_bit_base_has_no_dropout(tiny_models):
+    from peft import LoraConfig, get_peft_model
+
+    from studio.models.catalog import inspect_model
+    from studio.models.load import load_model, set_evaluation
+
+    facts = inspect_model(str(tiny_models("llama")))
+    base = load_model(facts, device="cpu", dtype="fp32", quantization="nf4").model
+    tuned = get_peft_model(base, LoraConfig(r=4, lora_dropout=0.5, target_modules="all-linear"))
+    for name, weight in tuned.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    tuned.train()
+    set_evaluation(tuned)
+    assert not any(module.training for module in tuned.modules() if isinstance(module, torch.nn.Dropout))
+    ids = torch.arange(2, 12)[None]
+    assert torch.equal(tuned(ids).logits, tuned(ids).logits)
+
+
 @pytest.mark.parametrize("form", ["nf4", "int8"])
 @pytest.mark.parametrize("stored_so", [True, False], ids=["stored", "asked for"])
 def test_a_quantised_base_loads_trains_and_merges(ran, tiny_models, tmp_path, machine, form, stored_so):

@@ -15,7 +15,7 @@ from tests.engine.test_routed_step import weights
 from tests.models.decoder import models, routed_models
 
 FAMILIES = {
-    "gemma4": models.FOREIGN, "gemma4_moe": routed_models.FOREIGN, "deepseek_v3": routed_models.FOREIGN,
+    "gemma4": models.FAMILIES, "gemma4_moe": routed_models.FAMILIES, "deepseek_v3": routed_models.FAMILIES,
     "qwen3_next": routed_models.FOREIGN, "gpt_oss": routed_models.FAMILIES,
 }  # fmt: skip
 

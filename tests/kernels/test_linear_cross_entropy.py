@@ -72,6 +72,14 @@ def test_reference_equals_autograd_over_the_full_logits(terms, portion):
     assert bias[0] == -1, "the bias is the model's"
 
 
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_a_loss_without_its_gradient_is_the_same_loss(terms):
+    x, weight, targets = draw()
+    losses, gradient = reference_forward(x, weight, targets, reduction="none", gradient=False, **terms)
+    torch.testing.assert_close(losses, full_loss(x, weight, targets, **terms), rtol=1e-12, atol=1e-12)
+    assert gradient is None
+
+
 def test_equals_the_library_on_the_plain_loss():
     x, weight, targets = draw(dtype=torch.float32)
     library = torch.nn.functional.cross_entropy(x @ weight.t(), targets, reduction="none")

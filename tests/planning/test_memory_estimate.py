@@ -283,7 +283,13 @@ def test_what_the_decoder_cannot_do_is_predicted_as_the_models_own_forward(chang
 
 def test_norms_of_heads_and_of_branches_count():
     plain = decoder()
-    heads = dataclasses.replace(plain, head_norms=True)
+    (attention,) = plain.attentions
+    heads = dataclasses.replace(
+        plain, attentions=(dataclasses.replace(attention, made=attention.made + 5120),)
+    )
+    model = make_decoder()
+    normed = model.norms | {"self_attn.q_norm": 128, "self_attn.k_norm": 128}
+    assert decoder(model=dataclasses.replace(model, norms=normed)).attentions == heads.attentions
     branches = dataclasses.replace(plain, branch_norms=True)
     assert kept_bytes(heads, "all") == kept_bytes(plain, "all")
     assert (

@@ -9,9 +9,10 @@ import pytest
 from studio.core.json_file import parse_json
 from studio.core.recipe import LEARNS
 from studio.services.demo import read_held_out
+from studio.services.demo_runs import is_of_demo
 from studio.services.preference_demo import (
+    ROWS,
     WANTED_SHARE,
-    is_of_preference_demo,
     make_comparison,
     make_start,
     run_preference_demo,
@@ -67,6 +68,6 @@ def test_the_wanted_style_is_learned_and_what_is_right_stays(desk):
     assert record.state == "finished" and found["held_out"] == 120 and lines
     assert found["style_before"] <= 0.4 and found["style_after"] > 0.95
     assert found["accuracy_after"] >= found["accuracy_before"] - 0.05
-    assert is_of_preference_demo(desk, record.run)
+    assert is_of_demo(desk, record.run, ROWS)
     again, same, _ = run_preference_demo(desk, record.run, follow, lambda *told: None)
     assert again.run == record.run and same == found

@@ -118,7 +118,7 @@ def test_the_card_says_what_it_is_how_sure_and_what_is_wrong(say):
     assert say(refused.what) in unescape(card) and 'data-do="accept"' in card and "<b>7</b>" in card
     none = Counted(**rows | {"rows_used": 0, "rows_refused": 9}, refusal=refused)
     assert 'data-do="accept"' not in cards.format_card(whole(), say, none), "nothing would be left"
-    pairs = Look(report=make_report(format="rl"), state="done")
+    pairs = Look(report=make_report(format="vision"), state="done")
     assert "bad" in cards.format_card(pairs, say), "what no training learns from is said at once"
     assert "good" in cards.format_card(Look(report=make_report(), state="done"), say)
     assert "warn" in cards.format_card(Look(report=make_report(format=None), state="done"), say)

@@ -189,7 +189,7 @@ def test_error_unsettles_its_own_step_alone(estimate, field, missing):
         (Look(state="done", report={"format": "alpaca", "needs_answer": [{"question": 1}]}), False),
         (Look(state="done", report={"format": None, "needs_answer": []}), False),
         (Look(state="done", report={"format": "kto", "needs_answer": []}), True),
-        (Look(state="done", report={"format": "rl", "needs_answer": []}), False),
+        (Look(state="done", report={"format": "vision", "needs_answer": []}), False),
         (Look(state="done", report={"format": "alpaca", "refusal": object()}), False),
         (Look(state="remote"), False),
         (Look(state="failed", report={"format": "alpaca"}), False),

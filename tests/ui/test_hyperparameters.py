@@ -291,6 +291,28 @@ def test_import_shows_what_is_wrong_or_what_would_change(tab):
     assert tab.context.draft() == wanted
 
 
+def test_a_file_of_another_tool_shows_what_became_of_each_setting(tab):
+    kept = tab.context.draft()
+    words = f"base_model: org/model\nadapter: lora\nlora_r: 12\nsequence_len: 777\nval_set_size: 0.1\nmine: '{EVIL}'\n"
+    told = hear(tab, "import", words, {"name": "C:\\configs\\my.yml"}).presets
+    assert "lora_r" in told and "org/model" in told and "preset_apply" in told and EVIL not in told
+    hear(tab, "preset_apply", "file:imported")
+    made = tab.context.draft()
+    assert (made.adapter.rank, made.data.max_length, made.model.source) == (12, 777, "org/model")
+    assert made.data.source == kept.data.source  # the file names none
+    refused = hear(tab, "import", words.replace("adapter: lora", "adapter: reft"), {"name": "my.yml"}).presets
+    assert "reft" in refused and "preset_apply" not in refused
+    assert (
+        "preset_apply"
+        in hear(
+            tab,
+            "import",
+            json.dumps({"model_name_or_path": "a/b", "stage": "sft", "cutoff_len": 9}),
+            {"name": "a.json"},
+        ).presets
+    )
+
+
 def test_export_gives_a_file_of_a_plain_name(tab):
     name = change_recipe(tab.context.draft(), {"name": "../a b/<c>"})
     tab.context.keep_draft(name)

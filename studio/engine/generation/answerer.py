@@ -46,10 +46,11 @@ class Answerer:
         kernels: Mapping[str, str] | None = None,
         autocast: torch.dtype | None = None,
         looks_ahead: bool | None = None,
+        opens: bool = False,
     ) -> None:
         """`kernels`: op -> "triton" or "reference"; `autocast`: what products of fp32 weights are rounded to.
 
-        `looks_ahead`: see Generator.
+        `looks_ahead`: see Generator. `opens`: whether 4-bit weights may be held in 16 bits, too, where there is room.
         """
         self.model = model
         self.ends = EndTest(ends, tokenizer)
@@ -58,6 +59,7 @@ class Answerer:
         self.limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
         self._autocast = autocast
         self._looks_ahead = looks_ahead
+        self._opens = opens
         self.slow: Text | None = None
         """Why the model's own code answers, None while the studio's decoder does."""
         self._decoder: LiveDecoder | None = None
@@ -92,6 +94,8 @@ class Answerer:
             return
         longest = min(one for one in (self.limit, found.longest, LONGEST_TOKENS) if one)
         self._decoder = found
+        if self._opens:
+            found.open_weights(_room_bytes(found.device))
         self._generator = Generator(
             found,
             self.ends,
@@ -104,6 +108,11 @@ class Answerer:
         """Forget what is kept of earlier prompts: weights have changed."""
         if self._generator is not None:
             self._generator.forget()
+
+    def release(self) -> None:
+        """Forget likewise, and hold no memory for keys and values until somebody asks again."""
+        if self._generator is not None:
+            self._generator.release()
 
     def answer(
         self,

@@ -69,6 +69,11 @@ class Generator:
         self._lookahead = Lookahead()
         self._adapted = self._loop = None
 
+    def release(self) -> None:
+        """Forget every prefix, and give the memory of keys and values back until somebody asks again."""
+        self.forget()
+        self._arena, self._pool = None, PagePool(0)
+
     @torch.inference_mode()
     def answer(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from studio.core.recipe import COMPARISONS, PreferenceSpec
+from studio.core.recipe import COMPARISONS, SAMPLING, PreferenceSpec, Recipe, SamplingSpec
 from studio.engine.objectives.cpo import CPO
 from studio.engine.objectives.dpo import DPO
+from studio.engine.objectives.grpo import GRPO
 from studio.engine.objectives.kto import KTO
 from studio.engine.objectives.objective import Objective
 from studio.engine.objectives.orpo import ORPO
@@ -15,11 +16,16 @@ from studio.engine.objectives.simpo import SIMPO
 from studio.engine.objectives.weighted_sft import WEIGHTED_SFT
 from studio.planning.recipe_check import refuse_comparison
 
-OBJECTIVES: tuple[Objective, ...] = (SFT, PRETRAIN, WEIGHTED_SFT, DPO, SIMPO, CPO, ORPO, KTO, REWARD)
+OBJECTIVES: tuple[Objective, ...] = (SFT, PRETRAIN, WEIGHTED_SFT, DPO, SIMPO, CPO, ORPO, KTO, REWARD, GRPO)
 
 
-def get_objective(name: str, settings: PreferenceSpec | None = None) -> Objective:
-    """Return the objective called `name` as a recipe sets it.
+def read_objective(name: str, recipe: Recipe) -> Objective:
+    """Return the objective called `name` as `recipe` sets it. Raises as get_objective() does."""
+    return get_objective(name, recipe.sampling if name in SAMPLING else recipe.preference)
+
+
+def get_objective(name: str, settings: PreferenceSpec | SamplingSpec | None = None) -> Objective:
+    """Return the objective called `name` with its part of a recipe.
 
     Raises KeyError for an unknown name (check() refuses it before), StudioError for a loss that is none of its.
     """

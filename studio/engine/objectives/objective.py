@@ -46,6 +46,12 @@ class Picked:
     """(S,) bool: whether a sequence's answer is a good one; None where the data do not say."""
     window: Tensor | None = None
     """(1,) float32: what Objective.measure_window() found of the whole step; None where it finds nothing."""
+    advantages: Tensor | None = None
+    """(S,) float32: by how much each drawn answer was better than its group; None where none was drawn."""
+    old: Tensor | None = None
+    """(N,) float32: log-probabilities when the updates by these answers began; None: they are the present ones."""
+    sampled: Tensor | None = None
+    """(N,) float32: log-probabilities as they were drawn; None where that was not told."""
 
     def sum_sequences(self, values: Tensor) -> Tensor:
         """Return the sum of `values` (N,) over each sequence, (S,), in a fixed order: a replay gives the same bits."""
@@ -77,8 +83,12 @@ class Objective:
     usual_rates: tuple[float, float] | None = None
     """The learning rates for an adapter and for all weights where nobody set one; None: the recipe's default."""
     usual_beta = 0.1
+    updates = 1
+    """Steps that are taken with the same examples, one after another."""
     sequences = 1
     """Sequences of an example, which stand behind each other as its documents; they are never parted."""
+    temperature = 1.0
+    """What logits are divided by before they are log-probabilities: that by which answers were drawn."""
     scores = False
     """Whether the head gives a score at each place (models/score_head.py) in place of log-probabilities."""
     needs_reference = False

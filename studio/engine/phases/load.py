@@ -20,8 +20,9 @@ from studio.engine.build import load_fast, make_step
 from studio.engine.checkpoint import require_space, save_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.fault_recovery import Recovery
-from studio.engine.objectives import get_objective
+from studio.engine.objectives import read_objective
 from studio.engine.objectives.objective import Objective
+from studio.engine.phases.rollouts import begin_rollouts, choose_look, describe_rollouts, open_run_rewards
 from studio.engine.proof_cache import Proof
 from studio.engine.resume import resume
 from studio.engine.run_context import Prepared, Run, Training
@@ -45,8 +46,9 @@ def load(run: Run, prepared: Prepared) -> Training:
     """
     with run.phase("load"):
         facts, data = prepared.facts, prepared.data
-        objective = get_objective(data.method, run.recipe.preference).fit(data.train)
-        recipe = run.recipe = _settle(run, objective)
+        objective = read_objective(data.method, run.recipe).fit(data.train)
+        recipe = run.recipe = _settle(run, objective, data)
+        rewards = open_run_rewards(run, data)
         gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
         if gpu is not None and budget_bytes:
             run.machine = limit_memory(run.machine, gpu, budget_bytes)
@@ -68,7 +70,12 @@ def load(run: Run, prepared: Prepared) -> Training:
             RunPlanned(
                 plan=plan,
                 swaps=(*fast.describe(), *loaded.notes, *capped),
-                metrics=(*objective.derived, *objective.metrics, *_describe_kept(recipe)),
+                metrics=(
+                    *objective.derived,
+                    *describe_rollouts(run, rewards),
+                    *objective.metrics,
+                    *_describe_kept(recipe),
+                ),
             )
         )
         for op, reason in fast.twins.items():
@@ -92,6 +99,7 @@ def load(run: Run, prepared: Prepared) -> Training:
         )
         recovery = _make_recovery(run, loaded, plan, fast, budget_bytes)
         trainer = _make_trainer(run, loaded, plan, data, recovery, fast, objective)
+        begin_rollouts(run, trainer, loaded, data, rewards)
         validation_rows = len(data.validation)
         run.emit(
             DataPrepared(facts=data.facts, total_steps=trainer.total_steps, validation_rows=validation_rows)
@@ -111,15 +119,21 @@ def load(run: Run, prepared: Prepared) -> Training:
         recovery=recovery,
         proof=proof,
         frozen_sum=frozen_sum,
+        rewards=rewards,
     )
 
 
-def _settle(run: Run, objective: Objective) -> Recipe:
+def _settle(run: Run, objective: Objective, data: PreparedData) -> Recipe:
     """Return the recipe with the objective that the data chose, and its learning rate where nobody set one; say so.
+
+    What learns from its own answers looks at held-out ones on its way, and keeps what these were best with: rewards
+    can be led astray.
 
     What is usual for examples is forty times what comparisons bear: they break the model's answers above it.
     """
     recipe = change_recipe(run.recipe, {"objective": objective.name})
+    if data.asked_held_out is not None and len(data.asked_held_out):
+        recipe = choose_look(recipe, objective, data)
     if objective.usual_rates is None or recipe.optim.learning_rate != USUAL_RATE:
         return recipe
     rate = objective.usual_rates[recipe.adapter.method == "full"]

@@ -8,6 +8,7 @@ from studio.core.i18n import text
 from studio.engine.best_weights import BestWeights
 from studio.engine.held_out_score import HeldOutAnswers
 from studio.engine.phases.train import in_dtype
+from studio.engine.rollouts.held_out_rewards import HeldOutRewards
 from studio.engine.run_context import Run, Training
 from studio.engine.training_answers import TrainingAnswers
 from studio.models.adapt import load_trained_state, trained_state
@@ -33,13 +34,18 @@ def begin_scoring(run: Run, training: Training) -> Scoring:
         seed=run.recipe.seed,
         count=0 if trainer.step.objective.scores else spec.scored_rows,
         keeps=trainer.keeps,
+        asked=training.prepared.data.asked_held_out,
+        answer_tokens=run.recipe.sampling.answer_tokens,
     )
     scoring = Scoring(answers, BestWeights(run.folder.path / BEST))
     if trainer.keeps != "last":
         trainer.hooks.keep_best = lambda: scoring.best.keep(
             trainer.state.step, trained_state(loaded.model), trainer.saved_best_step
         )
-    if trainer.keeps not in ("last", "loss"):
+    if training.rewards is not None:
+        judged = HeldOutRewards(answers, training.prepared.data.asked_held_out, training.rewards)
+        trainer.hooks.evaluate, trainer.hooks.score = judged.evaluate, judged.score
+    elif trainer.keeps not in ("last", "loss"):
         trainer.hooks.score = lambda: {
             name: one.value for name, one in answers.measure().items() if name == trainer.keeps
         }

@@ -248,7 +248,7 @@ class Reading:
             elif name and not name["name"].endswith("Warning"):
                 message = "" if shown else bare.strip()[name.end("name") :].lstrip(": \t")
                 kind = name["name"].rpartition(".")[2]
-                told = ignored and bool(frames)
+                told = ignored
                 found.append(
                     Raised(kind, message, tuple(frames), start, linked and bool(found), told, source)
                 )

@@ -42,10 +42,15 @@ SETTINGS = re.compile(
 """A line of code that takes a value out of one of a model's own files of settings."""
 TABLE = re.compile(
     r"\b(?P<table>\w*(?:params|config|cfg|conf|args|settings|options|opts|hparams|specs?)|"
-    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup))\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
+    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup)|(?:available|known|registered|all)_\w+)\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
     re.IGNORECASE,
 )
 """A line of code that takes a value out of a program's own settings or out of one of its tables."""
+FROM_FILE = re.compile(
+    r"\b(?:torch\.load|load_file|safe_load|np\.load)\(.{0,120}\)\[|"
+    r"\b\w*(?:ckpt|checkpoint|state_dict|model_sd|saved|pretrained_dict)\w*\[['\"]"
+)
+"""A line of code that takes a part out of a file of weights."""
 STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")
 """A bar of progress that is past its first step, just where the error comes."""
 DATA_CODE = re.compile(
@@ -108,6 +113,7 @@ def read_column(reading: Reading) -> Values:
         or MADE_KEY.fullmatch(key)
         or TENSOR.fullmatch(key)
         or read_table(reading)
+        or FROM_FILE.search(raised.source)
         or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):

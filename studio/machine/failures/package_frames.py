@@ -69,9 +69,9 @@ def read_use(reading: Reading) -> Mapping[str, str] | None:
 def read_index(reading: Reading) -> Mapping[str, str] | None:
     """A list that is shorter than the program's own line expects."""
     raised = reading.last
-    if raised is None or raised.type != "IndexError" or in_studio(reading) or not raised.frames:
+    if raised is None or raised.type != "IndexError" or in_studio(reading):
         return None
-    own = raised.packages[0] == "" and re.match(
+    own = raised.packages[:1] in ((), ("",)) and re.match(
         r"(?:list|tuple|string|index)\b[^\n]* out of (?:range|bounds)", raised.message
     )
     return {"says": (raised.source or raised.message)[:LONGEST]} if own else None

@@ -372,10 +372,10 @@ def read_name(reading: Reading) -> Values:
 def read_newer_package(reading: Reading) -> Values:
     """A package whose code this Python does not know: written with what a later one brought."""
     raised = reading.last
+    types = raised is not None and raised.type == "TypeError" and NEW_TYPES.search(raised.message)
     if raised is None or raised.packages[:1] in ((), ("",), ("python",)):
-        return None
+        return {"package": ""} if types else None
     grammar = raised.type == "SyntaxError" and "unicode" not in raised.message
-    types = raised.type == "TypeError" and NEW_TYPES.search(raised.message)
     return {"package": pip_name(raised.packages[0])} if grammar or types else None
 
 

@@ -16,7 +16,9 @@ LACKS = re.compile(
     r"\byou (?:did not|didn't|have not|haven't|never) (?:pass|provide|specify|set|give|define)|"
     rf"{NAME} (?:is|are) (?:a )?(?:required|mandatory)\b(?! grad)|"
     r"\bmissing (?:a )?(?:required )?(?:argument|option|field|key|parameter|setting)|"
-    rf"\bno {NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
+    r"\bno [`'\"][\w.]+(?:\(\))?[`'\"] (?:method|function|class|loader)? ?(?:was |is )?(?:defined|implemented)\b|"
+    rf"\bno (?:[\w-]{{2,20}} ){{0,2}}{NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
+    r"\b(?:got|received|but is|given:?) (?:<class ')?None(?:Type)?\b|"
     rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"
     rf"{NAME} (?:cannot|can't|can not|must not|should not) be (?:None|empty|null)\b|"
     r"\b(?:cannot|can't|can not|unable to) [^.\n]{3,80}? without (?:first )?(?:specify|provid|sett?|"
@@ -35,7 +37,7 @@ REFUSES = re.compile(
     r"\b(?:cannot|can't|can not|must not|should not)(?: both)? (?:be )?(?:use|used|combine|combined|mix|mixed|set|"
     r"enable|enabled|specify|specified|passed)\b|"
     r"\b(?:cannot|can't|can not)(?: \w+){1,4} (?:if|when|while|together with)\b|"
-    r"\b[Cc]onflict(?:s|ing)? (?:between|with)\b|"
+    r"\b[Cc]onflict(?:s|ing)? (?:between|with)\b|\b(?:illegal|forbidden|not legal) to \w|"
     r"\bat the same time\b|\bnot both\b|\u4e0d\u652f\u6301|\u4e0d\u517c\u5bb9|\u4e0d\u80fd\u540c\u65f6",
     re.IGNORECASE,
 )
@@ -62,7 +64,8 @@ FILE = re.compile(
     r"\b(?:could not|couldn't|cannot|can't|unable to|failed to) "
     r"(?:find|open|locate|read) (?!the (?:file|path) specified)[^\n,;]{0,60}"
     r"(?:\b(?:file|folder|directory|path|checkpoint)\b|[\\/]\w)|"
-    r"\bno [\w.* -]{1,40}(?:found|exists?) (?:in|at|under|for) [`'\"\w/.]|"
+    r"\bno [\w.* -]{1,40}(?:found|exists?) (?:(?:in|at|under) [`'\"\w/.]|for [`'\"/.~])|"
+    r"\bdoes not appear to contain [\w.]+\.\w{2,4}\b|"
     r"[\\/][\w.-]+['\"`]? (?:does not|doesn't) exist|`[\w./\\ -]+` does not exist",
     re.IGNORECASE,
 )
@@ -71,6 +74,7 @@ VALUE = re.compile(
     r"(?:be|match|have(?! \w+ed\b)|equal|contain|sum)\b|"
     r"\b(?:is|are|was) (?:too|larger|smaller|greater|less|longer|shorter|lower|higher|more|not (?:evenly )?divisible|"
     r"out of range)\b|\bexceed(?:s|ed)?\b|\bexpected\b[^\n]{1,120}\b(?:but|got|received|found|instead)\b|"
+    r"\bexpects\b[^\n]{1,80}\b(?:got|received)\b|"
     r"\b(?:does not|doesn't|do not|don't) (?:match|equal|contain|have enough)\b|\bmismatch\b|"
     r"\u5fc5\u987b|\u8d85\u8fc7|\u4e0d\u5339\u914d|\u4e0d\u4e00\u81f4",
     re.IGNORECASE,

@@ -73,6 +73,7 @@ class Decoder:
         own = [layer for layer in self.layers if layer.spec.mixer is None]
         kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
         self._rotary = RotaryTables(spec.rotary, kinds)
+        self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
         self.follow(policy)
 
     @property
@@ -258,8 +259,8 @@ class Decoder:
             self._head(),
             targets,
             scale=scale,
-            softcap=self.spec.softcap,
-            logit_scale=self.spec.logit_scale,
+            softcap=self.head_scales[1],
+            logit_scale=self.head_scales[0],
             gradient=gradient,
             reduction="none",
             rows=self.policy.head_rows,
@@ -295,12 +296,11 @@ class Decoder:
             counted = None if judge is None else judge(losses)
             if counted is not None:
                 dhidden.mul_(counted[:, None])
-            if self.spec.head_rows is not None:
+            if (rows := self.spec.head_rows) is not None:
                 # The loss head has written its gradient over the first ones.
                 again, _ = self._normalise(picked)
-                head, rows = (self.spec.logit_scale, self.spec.softcap), self.spec.head_rows
                 place = self.store.gradient(rows.parameter)
-                rows.add_counted(again, targets, losses, scale, counted, head, place)
+                rows.add_counted(again, targets, losses, scale, counted, self.head_scales, place)
         del hidden
         norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].mlp.outer
         dx = outer.widen_gradient(x.shape[0]) if out is None else out

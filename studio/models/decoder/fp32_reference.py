@@ -230,7 +230,7 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     if isinstance(twin.attention, ForeignMixer):
         _widen_mixer(twin.attention, layer.attention.outer.dtype)
     else:
-        blocks.append((twin.attention, ("qkv", "output")))
+        blocks.append((twin.attention, twin.attention.group_names))
         twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
     for block, names in blocks:
         for name in names:

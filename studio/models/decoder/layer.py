@@ -21,6 +21,7 @@ from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
+from studio.models.decoder.blocks.latent_attention import LatentAttention
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
@@ -28,7 +29,8 @@ from studio.models.decoder.cached_rows import CachedRows, SlotRows
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.flat_weights import norms_of
 from studio.models.decoder.fused_lora_linear import LinearGroup
-from studio.models.decoder.spec import LayerSpec, scalars_of
+from studio.models.decoder.layer_parts import scalars_of
+from studio.models.decoder.spec import LayerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class Layer:
         }
         """Where each norm's gradient is added, None where it is frozen."""
         self.attention: SelfAttention | ForeignMixer
-        if spec.mixer is None:
+        if spec.latent is not None:
+            self.attention = LatentAttention(spec, groups, kernel, self.norm_gradients)
+        elif spec.mixer is None:
             self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
         else:
             trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]

@@ -16,12 +16,13 @@ from studio.models.decoder.structure import (
     ROUTERS,
     SHARED_MLPS,
     SINKS,
+    VALUE_NORM,
     find_placement,
     name_parts,
 )
 from studio.models.gate_probe import find_gate
 from studio.models.module_swaps import name_activation
-from studio.models.norm_probe import Norm, is_rms_norm, read_norm
+from studio.models.norm_probe import Norm, PlainNorm, is_rms_norm, read_norm, read_plain_norm
 
 
 class Unlike(Exception):
@@ -37,7 +38,7 @@ ACTIVATIONS = ("act_fn", "activation_fn", "activation")
 PARTS = {
     "layer": {"self_attn", *MLPS, EXPERTS, *ROUTERS, "resid_attn_dropout", "resid_mlp_dropout"}
     | name_parts(),
-    "attention": name_parts("self_attn"),
+    "attention": name_parts("self_attn") | {VALUE_NORM},
     "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},
 }
 """Every child that a layer of the known form may have: a further one would be left out of our arithmetic."""
@@ -99,6 +100,17 @@ def find_head_norms(
     return None, None
 
 
+def find_value_norm(attention: nn.Module, head_dim: int) -> PlainNorm | None:
+    """Return the norm of each value head, None where there is none."""
+    module = getattr(attention, VALUE_NORM, None)
+    if module is None:
+        return None
+    norm = read_plain_norm(module, head_dim, next(attention.parameters()).device)
+    if norm is None:
+        raise Unlike(VALUE_NORM)
+    return norm
+
+
 def find_linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
     """Return the linears of a group, in the first of its forms that the layer has."""
     for names in GROUPS[group]:
@@ -130,3 +142,15 @@ def find_activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Modul
 
 def name_parameters(module: nn.Module) -> set[str]:
     return {name for name, _ in module.named_parameters()}
+
+
+def scalars_of(module: nn.Module) -> tuple[tuple[str, str, Any], ...]:
+    """Return the plain values that `module` and its parts hold, but for their layer's number: of layers that differ in
+    one of them, either is another kind.
+    """
+    return tuple(
+        (name, key, value)
+        for name, part in module.named_modules()
+        for key, value in sorted(vars(part).items())
+        if isinstance(value, (bool, int, float, str)) and key not in ("layer_idx", "training")
+    )

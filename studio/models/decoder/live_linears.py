@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 import torch
 from studio_kernels.dispatch import Kernels
@@ -39,6 +40,8 @@ class _Live:
     """(out, in) of a plain linear, None where its own code multiplies."""
     packed: Nf4 | None = None
     """That of a 4-bit one."""
+    opened: Tensor | None = None
+    """(out, in) the same in the rows' dtype, where there is room for it."""
     bias: Tensor | None = None
 
 
@@ -76,7 +79,12 @@ class LiveGroup:
         for number, (live, size) in enumerate(zip(self._lives, self.sizes, strict=True)):
             part = live.part
             if part is not None:
-                live.weight, live.packed = _find_weight(part.base, live.packed)
+                known = live.packed
+                live.weight, live.packed = _find_weight(part.base, known)
+                if live.packed is not None and live.packed is known:
+                    live.weight = live.opened
+                else:
+                    live.opened = None
                 bias = getattr(part.base, "bias", None)
                 live.bias = None if bias is None else bias.detach()
             if part is not None and part.rank:
@@ -92,6 +100,25 @@ class LiveGroup:
             for bias, place in zip(biases, self._bias.split(self.sizes), strict=True):
                 if bias is not None:
                     place.copy_(bias)
+
+    @property
+    def opened_bytes(self) -> int:
+        """What 4-bit weights take once they are opened."""
+        packed = (live.packed for live in self._lives if live.packed is not None)
+        return self.dtype.itemsize * sum(prod(weight.shape) for weight in packed)
+
+    def open(self, kernels: Kernels) -> None:
+        """Hold 4-bit weights in the rows' dtype, too. Raises torch.OutOfMemoryError."""
+        for live in self._lives:
+            if live.packed is not None:
+                place = torch.empty(live.packed.shape, dtype=self.dtype, device=self.device)
+                live.weight = live.opened = kernels.nf4.forward(live.packed, place)
+
+    def close(self) -> None:
+        """Give back what open() took."""
+        for live in self._lives:
+            if live.opened is not None:
+                live.weight = live.opened = None
 
     def widen(self, count: int) -> Tensor:
         """Return an empty (count, in)."""
@@ -149,7 +176,7 @@ class LiveGroup:
 
     @property
     def _packed(self) -> bool:
-        return all(live.packed is not None for live in self._lives)
+        return all(live.packed is not None and live.opened is None for live in self._lives)
 
     def _multiply_packed(self, x: Tensor, kernels: Kernels, add: Tensor | None, out: Tensor | None) -> Tensor:
         """Return Y (+ `add`) of few rows by 4-bit weights, opened in registers."""

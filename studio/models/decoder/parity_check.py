@@ -38,7 +38,7 @@ from studio.models.decoder.fp32_reference import (
 from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.probe_adapters import leave_gradients, stir_adapters
 from studio.models.decoder.probe_states import LENGTHS, Stream, find_window, make_ids, read
-from studio.models.decoder.rotary import NO_ROTARY, to_halves
+from studio.models.decoder.rotary import NO_ROTARY, as_tables, to_halves
 from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
 from studio.models.decoder.tolerance import (
     TIMES_FINER,
@@ -201,7 +201,7 @@ class _Probe:
         if table is None or layer.spec.rotary == NO_ROTARY:
             return
         mine = self.rows.tables[layer.spec.rotary]
-        for name, one, theirs in zip(("cos", "sin"), mine, table, strict=True):
+        for name, one, theirs in zip(("cos", "sin"), mine, as_tables(table), strict=True):
             theirs = to_halves(theirs[-1])[: len(one)]  # longrope makes no table longer than the documents
             yield judge_equal(number, name, one[: theirs.shape[0]], theirs)
 

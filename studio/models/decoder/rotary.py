@@ -63,9 +63,21 @@ def invert(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 def ask_tables(module: nn.Module, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """Return cos and sin (1, P, d_r) as the rotary `module` makes them for layers of `kind`, in the dtype of `like`."""
+    return as_tables(ask_module(module, like, positions, kind))
+
+
+def ask_module(
+    module: nn.Module, like: Tensor, positions: Tensor, kind: str
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Return what the rotary `module` gives a layer of `kind`."""
     if "layer_type" in inspect.signature(type(module).forward).parameters:
         return module(like, positions, kind)
     return module(like, positions)
+
+
+def as_tables(given: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of what a rotary module gives: these, or one complex tensor of both (DeepSeek V2)."""
+    return (given.real, given.imag) if isinstance(given, Tensor) else given
 
 
 def to_halves(table: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from studio.models.adapt import evaluation_mode
-from studio.models.decoder.rotary import ask_tables, to_halves
+from studio.models.decoder.rotary import as_tables, ask_module, to_halves
 from studio.models.norm_probe import TOLERANCE, Norm, relative_error
 
 POSITIONS = (1, 2, 5, 11)
@@ -36,16 +36,16 @@ class Turning:
 
 
 class _Handed(Exception):
-    """Carries the keys out of the module's forward."""
+    """Carries the keys out of the module's forward, and what comes with them."""
 
-    def __init__(self, keys: Tensor) -> None:
-        self.keys = keys
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
         super().__init__()
 
 
 class _Cache:
-    def update(self, keys: Tensor, *rest: Any, **options: Any) -> None:
-        raise _Handed(keys)
+    def update(self, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> None:
+        raise _Handed(keys, values)
 
 
 @torch.no_grad()
@@ -59,8 +59,9 @@ def find_turning(
 ) -> Turning | None:
     """Return how `attention` turns the keys that the last but one of `qkv`, or all together, give; None: unlike all.
 
-    `sizes`: query heads, key heads, width of a head. `kind`: by which the rotary module knows the layer. The random
-    state is left as found.
+    `sizes`: query heads, key heads, width of a head; of latent attention of that part of a key which all heads share,
+    the last columns that `qkv` gives. `kind`: by which the rotary module knows the layer. The random state is left as
+    found.
     """
     query_heads, key_heads, head_dim = sizes
     given: list[Tensor] = []
@@ -68,24 +69,32 @@ def find_turning(
     hooks = [linear.register_forward_hook(lambda *call: given.append(call[-1])) for linear in qkv]
     try:
         with evaluation_mode(attention):  # dropout would draw
-            keys, tables = _hand_over(attention, rotary, kind, int(qkv[0].in_features), norm, weight)
+            handed, tables = _hand_over(attention, rotary, kind, int(qkv[0].in_features), norm, weight)
     except (IndexError, RuntimeError, TypeError, ValueError):
         return None  # called in another way, as Qwen 3.5 in transformers 5.17, which wants positions on three axes
     finally:
         for hook in hooks:
             hook.remove()
-    if keys is None or len(given) != len(qkv):
+    if not handed or len(given) != len(qkv):
         return None
     queries, width = query_heads * head_dim, key_heads * head_dim
-    raw = torch.cat(given, -1)[0, :, queries : queries + width].float()
-    keys = keys[0].transpose(0, 1).float()
-    if keys.shape != (len(POSITIONS), key_heads, head_dim):
-        return None
+    columns = slice(queries, queries + width) if queries else slice(-width, None)
+    raw = torch.cat(given, -1)[0, :, columns].float()
+    # Latent attention hands over its narrow rows, of which what is rotated comes second, or the keys of all heads.
+    found = [one[0].transpose(0, 1).float() for one in (handed[:1] if queries else handed)]
+    if not queries:
+        found = [one[:, :1, -width:] for one in found]
+    found = [one for one in found if one.shape == (len(POSITIONS), key_heads, head_dim)]
     if to_halves(tables[0]).shape[-1] > head_dim:
         return None
     for turning in _candidates(norm is not None):
         mine = _turn(turning, raw, norm, weight, tables, key_heads, head_dim)
-        if relative_error(mine, keys) <= TOLERANCE:
+        same = [mine]
+        if (
+            turning.interleaved and not queries
+        ):  # DeepSeek V3 leaves query and key in another order, both alike
+            same.append(torch.cat((mine[..., ::2], mine[..., 1::2]), -1))
+        if any(relative_error(one, keys) <= TOLERANCE for one in same for keys in found):
             return turning
     return None
 
@@ -105,8 +114,8 @@ def _draw(norm: Norm) -> Tensor:
 
 def _hand_over(
     attention: nn.Module, rotary: nn.Module, kind: str, width: int, norm: Norm | None, weight: Tensor | None
-) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
-    """Return the keys (1, key heads, P, d) that `attention` hands to its cache, and its tables, as it has them.
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """Return the keys (1, key heads, P, d) and values that `attention` hands to its cache, and its tables.
 
     `weight`: what the keys' `norm` holds meanwhile.
     """
@@ -114,27 +123,29 @@ def _hand_over(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, len(POSITIONS), width, generator=generator).to(first.device, first.dtype)
     positions = torch.tensor([POSITIONS], device=first.device)
-    tables = ask_tables(rotary, x, positions, kind)
+    given = ask_module(rotary, x, positions, kind)
+    tables = as_tables(given)
     options = {
         "hidden_states": x,
-        "position_embeddings": tables,
+        "position_embeddings": given,
         "attention_mask": None,
         "position_ids": positions,
         "past_key_values": _Cache(),
     }
-    taken = inspect.signature(attention.forward).parameters
+    if "shared_kv_states" in (taken := inspect.signature(attention.forward).parameters):
+        options["shared_kv_states"] = {}  # Gemma 4's, into which a layer may put its keys for others
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
         options = {name: value for name, value in options.items() if name in taken}
     if not {"hidden_states", "position_embeddings", "past_key_values"} <= taken.keys():
-        return None, tables
+        return (), tables
     held = {} if norm is None else {
         name: weight for name, one in attention.named_parameters() if one is norm.module.weight
     }  # fmt: skip
     try:
         functional_call(attention, held, (), options)
     except _Handed as handed:
-        return handed.keys, tables
-    return None, tables
+        return (handed.keys, handed.values), tables
+    return (), tables
 
 
 def _turn(

@@ -18,6 +18,7 @@ from torch import nn
 
 from studio.core.i18n import Text, text
 from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
+from studio.models.decoder.latent_spec import Latent, is_latent, read_latent
 from studio.models.decoder.layer_parts import (
     PARTS,
     Unlike,
@@ -28,9 +29,11 @@ from studio.models.decoder.layer_parts import (
     find_linears,
     find_norm,
     find_norms,
+    find_value_norm,
     name_parameters,
     refuse_dropout,
     refuse_strangers,
+    scalars_of,
 )
 from studio.models.decoder.own_inputs import Given, Mixer, OwnInputs, probe_layers, read_mixer
 from studio.models.decoder.query_scale import QueryScale, read_query_scale
@@ -45,7 +48,7 @@ from studio.models.decoder.structure import (
 )
 from studio.models.decoder.token_rows import TokenRows, read_rows
 from studio.models.new_tokens import unwrap_end
-from studio.models.norm_probe import Norm
+from studio.models.norm_probe import Norm, PlainNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,16 @@ class LayerSpec:
     query_norm: Norm | None
     """Of each head, or of all heads at once (OLMo 2)."""
     key_norm: Norm | None
+    value_norm: PlainNorm | None
+    """Of each value head (Gemma 4)."""
+    latent: Latent | None
+    """Of attention whose keys and values come from a narrow row: then the norms of query and key are of narrow rows."""
     mixer: Mixer | None
     """The model's own module in the place of an attention that we know; then all that is told of one is empty."""
     qkv: tuple[nn.Module, ...]
     """Linears that give query, key and value, or one that gives all three."""
+    values_are_keys: bool
+    """Whether they give query and key alone: values are the keys as they were before norm and rotation (Gemma 4)."""
     output: nn.Module | None
     gate_up: tuple[nn.Module, ...]
     """Of the MLP, or of the expert that all tokens pass; () where there are routed ones alone."""
@@ -104,8 +113,11 @@ class LayerSpec:
         plain = tuple(
             one
             for one in values
-            if not isinstance(one, (nn.Module, nn.Parameter, Norm, Mixer, tuple, ExpertsSpec))
+            if not isinstance(
+                one, (nn.Module, nn.Parameter, Norm, PlainNorm, Latent, Mixer, tuple, ExpertsSpec)
+            )
         )
+        plain += () if self.latent is None else self.latent.sizes
         return plain if self.experts is None else (*plain, self.experts.kind)
 
     @property
@@ -128,7 +140,10 @@ class LayerSpec:
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
         """The linears that read the same rows, by the name of their group."""
         mlp = {"gate_up": self.gate_up, "down": (self.down,)} if self.down is not None else {}
-        return mlp if self.mixer else {"qkv": self.qkv, "output": (self.output,)} | mlp
+        if self.mixer:
+            return mlp
+        widening = {} if self.latent is None else self.latent.groups
+        return {"qkv": self.qkv} | widening | {"output": (self.output,)} | mlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +244,18 @@ class _Reading:
     given: list[Given] | None = None
     """What the model's own decoder gives its layers; asked for where one of them has a mixer that we do not know."""
 
+    def find_turning(
+        self, likeness: tuple, attention: nn.Module, table: str, qkv: tuple[nn.Module, ...], norm: Norm | None,
+        sizes: tuple[int, int, int],
+    ) -> Turning:  # fmt: skip
+        """Return how `attention` turns its keys, tried once for modules of one `likeness`; else see find_turning()."""
+        if likeness not in self.turnings:
+            turning = find_turning(attention, self.rotary, table, qkv, norm, sizes)
+            if turning is None:
+                raise Unlike("rotary_emb")
+            self.turnings[likeness] = turning
+        return self.turnings[likeness]
+
     def kind(self, number: int) -> str:
         """Return what the config calls a layer, "" where it has no names."""
         return self.kinds[number] if self.kinds else ""
@@ -286,35 +313,37 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     refuse_strangers(attention, "attention")
     if reading.rotary is None:
         raise Unlike("rotary_emb")
+    if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
+        raise Unlike("attention_dropout")
+    if is_latent(attention):
+        return _read_latent(layer, reading, kind)
     head_dim = int(attention.head_dim)
     qkv = find_linears(layer, "qkv")
     (output,) = find_linears(layer, "output")
     query_width = count_features(output)[0]
     together = sum(count_features(module)[1] for module in qkv)
-    key_width = (together - query_width) // 2
-    if query_width % head_dim or key_width % head_dim or query_width + 2 * key_width != together:
+    tied = len(qkv) == 2
+    key_width = (together - query_width) // (2 - tied)
+    if query_width % head_dim or key_width % head_dim or query_width + (2 - tied) * key_width != together:
         raise Unlike("self_attn")
-    if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
-        raise Unlike("attention_dropout")
     heads = query_width // head_dim, key_width // head_dim
     if sinks is not None and sinks.shape != heads[:1]:
         raise Unlike(SINKS)
     query_norm, key_norm = find_head_norms(layer, (query_width, key_width), head_dim)
-    per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
-    table = kind if per_layer else ""
+    table = _name_table(config, kind)
     likeness = (table, scalars_of(attention), key_norm and key_norm.options)
-    if likeness not in reading.turnings:
-        turning = find_turning(attention, reading.rotary, table, qkv, key_norm, (*heads, head_dim))
-        if turning is None:
-            raise Unlike("rotary_emb")
-        reading.turnings[likeness] = turning
-    turning = reading.turnings[likeness]
+    turning = reading.find_turning(likeness, attention, table, qkv, key_norm, (*heads, head_dim))
+    if tied and (key_norm is None or turning.norm_last):
+        raise Unlike("v_proj")
     return {
         "mixer": None,
+        "latent": None,
         "sinks": sinks,
         "query_norm": query_norm,
         "key_norm": key_norm,
+        "value_norm": find_value_norm(attention, head_dim),
         "qkv": qkv,
+        "values_are_keys": tied,
         "output": output,
         "query_heads": heads[0],
         "key_heads": heads[1],
@@ -328,9 +357,41 @@ def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[st
     }
 
 
-NO_ATTENTION = dict.fromkeys(("sinks", "query_norm", "key_norm", "output", "query_scale"))
+def _name_table(config: Any, kind: str) -> str:
+    """Return under which name the rotary module has the tables of layers of `kind`; "" where it has one for all."""
+    per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
+    return kind if per_layer else ""
+
+
+def _read_latent(layer: nn.Module, reading: _Reading, kind: str) -> dict[str, Any]:
+    """Return LayerSpec's fields of an attention whose keys and values come from a narrow row."""
+    attention, config = layer.self_attn, reading.config
+    latent, qkv, norms, heads, head_dim = read_latent(layer)
+    (output,) = find_linears(layer, "output")
+    table = _name_table(config, kind)
+    likeness, sizes = (table, scalars_of(attention)), (0, 1, latent.rotary_dim)
+    turning = reading.find_turning(likeness, attention, table, qkv, None, sizes)
+    return NO_ATTENTION | norms | {
+        "mixer": None,
+        "latent": latent,
+        "qkv": qkv,
+        "output": output,
+        "query_heads": heads,
+        "key_heads": heads,
+        "head_dim": head_dim,
+        "scale": float(attention.scaling),
+        "window": _window(attention, config, kind),
+        "rotary": table if turning.rotated else NO_ROTARY,
+        "turning": turning,
+        "query_scale": read_query_scale(config),
+    }  # fmt: skip
+
+
+NO_ATTENTION = dict.fromkeys(
+    ("sinks", "query_norm", "key_norm", "value_norm", "latent", "output", "query_scale")
+)
 NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
-NO_ATTENTION |= {"qkv": (), "rotary": NO_ROTARY, "turning": Turning()}
+NO_ATTENTION |= {"qkv": (), "values_are_keys": False, "rotary": NO_ROTARY, "turning": Turning()}
 """What is told of attention in a layer whose mixer is the model's own module."""
 
 
@@ -348,18 +409,6 @@ def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: Unlike
     if mixer is None:
         raise unlike
     return NO_ATTENTION | {"mixer": mixer}
-
-
-def scalars_of(module: nn.Module) -> tuple[tuple[str, str, Any], ...]:
-    """Return the plain values that `module` and its parts hold, but for their layer's number: of layers that differ in
-    one of them, either is another kind.
-    """
-    return tuple(
-        (name, key, value)
-        for name, part in module.named_modules()
-        for key, value in sorted(vars(part).items())
-        if isinstance(value, (bool, int, float, str)) and key not in ("layer_idx", "training")
-    )
 
 
 def _window(attention: nn.Module, config: Any, kind: str) -> int:

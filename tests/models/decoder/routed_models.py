@@ -40,22 +40,12 @@ FAMILIES = {
         },
     ),
     "granitemoe": (transformers.GraniteMoeConfig, {"num_local_experts": 8, "num_experts_per_tok": 3} | GRANITE),
-}  # fmt: skip
-
-FOREIGN = {
     "deepseek_v3": (
         transformers.DeepseekV3Config,
         TOKENS | GROUPED | {
             "num_experts_per_tok": 3, "moe_intermediate_size": 32, "q_lora_rank": 64, "kv_lora_rank": 64,
             "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "num_key_value_heads": 4, "head_dim": 8,
         },
-    ),
-    "qwen3_next": (
-        transformers.Qwen3NextConfig,
-        EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64, "norm_topk_prob": True},
-    ),
-    "qwen3_5_moe": (
-        transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
     ),
     "gemma4_moe": (
         transformers.Gemma4TextConfig,
@@ -64,6 +54,16 @@ FOREIGN = {
             "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
             "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32,
         },
+    ),
+}  # fmt: skip
+
+FOREIGN = {
+    "qwen3_next": (
+        transformers.Qwen3NextConfig,
+        EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64, "norm_topk_prob": True},
+    ),
+    "qwen3_5_moe": (
+        transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
     ),
 }  # fmt: skip
 """Families whose layers mix tokens by the model's own module, beside experts."""

@@ -22,7 +22,8 @@ from tests.models.decoder.double import in_double
 from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 
 LENGTHS = (11, 1, 20)
-EACH_TIME = ("llama", "llama3", "qwen2", "gemma3", "phi4", "granite", "olmo2", "glm4", "qwen3_5", "lfm2")
+EACH_TIME = ("llama", "llama3", "qwen2", "gemma3", "phi4", "granite", "olmo2", "glm4", "gemma4", "latent",
+             "latent_v2", "qwen3_5", "lfm2")  # fmt: skip
 
 
 def make_batch(vocabulary: int = 97) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -93,7 +94,15 @@ def test_in_float64_loss_and_gradients_are_the_stock_models_to_the_last_digits(f
 
 
 @pytest.mark.parametrize(
-    "family", some(["llama", "gemma3", "granite", "olmo2", "hunyuan", *FOREIGN], "llama", "gemma3", "lfm2")
+    "family",
+    some(
+        ["llama", "gemma3", "granite", "olmo2", "hunyuan", "gemma4", "latent", "latent_v2", *FOREIGN],
+        "llama",
+        "gemma3",
+        "gemma4",
+        "latent",
+        "lfm2",
+    ),  # fmt: skip
 )
 @pytest.mark.parametrize("chunk", [0, 8])
 def test_what_is_kept_does_not_change_the_numbers(family, chunk):

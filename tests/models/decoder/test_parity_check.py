@@ -29,7 +29,8 @@ DEMO = Path(__file__).parents[3] / "assets" / "demo_model"
 EACH_TIME = (
     drop_rotary, change_eps, change_window, planted.map_key_heads_wrongly, planted.change_bias,
     planted.keep_stale_adapter, planted.swap_gate_and_up, planted.leak_between_documents, planted.lose_a_gradient,
-    planted.interleave_rotary, planted.lose_a_mixers_gradient,
+    planted.interleave_rotary, planted.lose_a_mixers_gradient, planted.forget_the_value_norm,
+    planted.hear_the_first_head_alone,
 )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def ask(model: nn.Module, decoder: Decoder, name: str, texts=None):
 
 ACCEPTED = [
     (family, name)
-    for family in sorted({*FAULTS.values(), *FOREIGN, "llama3", "phi4", "qwen3"})
+    for family in sorted({*FAULTS.values(), *FOREIGN, "llama3", "phi4", "qwen3", "latent_halves"})
     for name in DTYPES
     # bitsandbytes opens this mixer's weights, and on a processor it cuts bits off: a loss is 0.013 off.
     if (family, name) != ("gemma4", "nf4")
@@ -104,7 +105,9 @@ ACCEPTED = [
 
 @pytest.mark.parametrize(
     "family, name",
-    some_of_several(ACCEPTED, *((family, "bf16") for family in ("llama", "glm4", "lfm2", "latent"))),
+    some_of_several(
+        ACCEPTED, *((family, "bf16") for family in ("llama", "glm4", "lfm2", "gemma4", "latent"))
+    ),
 )
 def test_what_is_right_is_accepted(stored, family, name):
     model = load(stored(family), name)

@@ -38,7 +38,7 @@ MODELS = {
         {"num_hidden_layers": 6, "sliding_window": 8, "query_pre_attn_scalar": 16,
          "layer_types": [*["sliding_attention"] * 5, "full_attention"]},
     ),
-    "gemma4": FOREIGN["gemma4"],
+    "gemma4": FAMILIES["gemma4"],
     "smollm3": (transformers.SmolLM3Config, TOKENS | {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]}),
     "olmo3": (transformers.Olmo3Config, WINDOWED | TOKENS),
     "cohere2": (transformers.Cohere2Config, WINDOWED | TOKENS),
@@ -59,8 +59,8 @@ MODELS = {
     ),
     "deepseek3": (
         transformers.DeepseekV3Config,
-        FOREIGN["latent"][1] | {"first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
-                                "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+        FAMILIES["latent"][1] | {"first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                                 "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
     ),
 }  # fmt: skip
 MODELS |= {

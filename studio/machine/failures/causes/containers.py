@@ -36,7 +36,7 @@ FAILURES = (
         "container_toolkit",
         said(
             r"could not select device driver .{0,20}with capabilities",
-            r"nvidia-container-runtime\"?: executable file not found",
+            r"nvidia-container-runtime\"?: (?:executable file not found|no such file)",
             r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?) nvidia",
             r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,60}is not supported",
         ),

@@ -48,7 +48,7 @@ FAILURES = (
     ),
     Failure(
         "no_padding",
-        said(r"does not have a padding token", r"no padding token (?:is defined|for this)"),
+        said(r"does not have a padding token", r"no (?:padding token (?:is defined|for this)|pad_token\b)"),
         (Remedy("matching_tokenizer"),),
         code="D34",
     ),
@@ -59,7 +59,7 @@ FAILURES = (
             r"No \(supported\) data files found",
             r"num_samples should be a positive integer",
             r"EmptyDatasetError|Please pass `features` or at least one example",
-            r"doesn't contain any data files",
+            r"doesn't contain any data files|EmptyDataError: No columns to parse",
             r"Instruction \"?train\"? corresponds to no data",
         ),
         (CHECK_DATA,),
@@ -80,7 +80,7 @@ FAILURES = (
             r"offset overflow while concatenating arrays",
             r"Length spanned by \w+ offsets \(\d+\) larger than",
             r"cannot contain more than 2147483\d+ (?:bytes|elements|child)",
-            r"array cannot contain more than \d+ (?:bytes|elements)",
+            r"array cannot contain more than \d+ (?:bytes|elements)|overflow in the <class 'pyarrow",
         ),
         (Remedy("smaller_writes"), Remedy("upgrade_datasets")),
         code="D120",
@@ -129,7 +129,7 @@ FAILURES = (
     Failure(
         "data_damaged",
         said(
-            r"BadZipFile|zlib\.error: Error -\d|EOFError: No data left in file",
+            r"BadZipFile|BadGzipFile|zlib\.error: Error -\d|EOFError: No data left in file",
             r"Parquet magic bytes not found",
             r"Couldn't deserialize thrift|Could not open Parquet input",
             r"Not an Arrow file|Expected to read \d+ metadata bytes, but only read",
@@ -346,7 +346,7 @@ FAILURES = (
     Failure(
         "column_missing",
         said(
-            r"Column (?:name )?\[?'?(?P<name>[\w]+)'?\]? (?:not in the dataset|doesn't exist)",
+            r"Columns? (?:name )?\[?'?(?P<name>[\w]+)'?(?:, [^\]\n]{0,80})?\]? (?:not in the dataset|doesn't exist)",
             r"(?:None of|not in index)[^\n]{0,80}\bcolumns\b",
             r"(?:columns?|field|key) ['\"`](?P<name>\w+)['\"`] (?:is |was )?(?:not found|missing|"
             r"does not exist|not in)",
@@ -359,6 +359,7 @@ FAILURES = (
         ),
         (Remedy("right_columns"),),
         code="D85",
+        unless=said(r"is not in struct|Column (?:train|test|validation|eval) not in the dataset"),
         reader=read_column,
     ),
     Failure(

@@ -1,6 +1,6 @@
 """Failures of several cards or processes at work together: NCCL, torchrun, DeepSpeed."""
 
-from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 
 FAILURES = (
     Failure(
@@ -23,13 +23,31 @@ FAILURES = (
             r"refused|closed)[^\n]*",
             r"NCCL WARN [^\n]{0,160}(?:No route to host|[Cc]onnection (?:refused|timed out|reset)|"
             r"no socket interface)",
-            r"NCCL WARN Bootstrap : no socket interface found",
+            r"Bootstrap : no socket interface found",
             r"\bRendezvous(?:Connection|Timeout|Closed)Error\b",
             r"client socket has (?:timed out after|failed to connect)|\bDistNetworkError\b",
             r"TCP client failed to connect",
         ),
         (Remedy("nccl_interface"), Remedy("open_ports")),
         code="D164",
+    ),
+    Failure(
+        # Who waits tells of it, and the reason lies with the one that it waits for. Where the first calls of all
+        # already fail, nothing ever went from card to card: nccl.
+        "collective_waited",
+        said(
+            r"[Cc]aught collective operation timeout(?!: \w+\(SeqNum=[1-5],)",
+            r"ProcessGroupNCCL[^\n]*(?:Heartbeat monitor timed out|watchdog got stuck)",
+        ),
+        (
+            Remedy("first_rank_error"),
+            Remedy("longer_timeout"),
+            Remedy("same_batches"),
+            Remedy("no_peer_access"),
+        ),
+        code="D232",
+        strength=0.9,
+        doubt=Doubt("nccl", "nccl_alone"),
     ),
     Failure(
         "process_group",
@@ -39,6 +57,7 @@ FAILURES = (
             r"LOCAL_RANK) expected, but not set",
             r"init_process_group[^\n]{0,60}(?:not|never) (?:been )?called",
             r"No backend type associated with device type",
+            r"^KeyError: '(?P<name>RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'\s*$",
         ),
         (Remedy("start_with_torchrun"),),
         code="D61",
@@ -46,7 +65,12 @@ FAILURES = (
     Failure(
         # What the processes bring together must be alike, or some wait for ever.
         "shapes_apart",
-        said(r"DistributedOperationException", r"All shapes across devices must be valid"),
+        said(
+            r"DistributedOperationException",
+            r"All shapes across devices must be valid",
+            r"Detected mismatch between collectives on ranks",
+            r"params\[\d+\] in this process with sizes [^\n]{1,80} appears not to match",
+        ),
         (Remedy("pad_across"),),
         code="D217",
     ),
@@ -136,7 +160,7 @@ FAILURES = (
         "fsdp_frozen",
         said(
             r"FlatParameter`? requires uniform `?requires_grad",
-            r"Must flatten tensors with uniform `?requires_grad",
+            r"Must flatten tensors with uniform `?requires_grad|FSDP expects uniform `?requires_grad",
         ),
         (Remedy("original_parameters"), Remedy("one_gpu_own")),
         code="D111",
@@ -181,6 +205,7 @@ FAILURES = (
         said(
             r"(?:heads|vocab_?size|hidden size)[^\n]{0,60}must be divisible by (?:the )?tensor[ _]parallel",
             r"is not divisible by (?:the )?(?:tensor[ _]parallel|tp|world)[_ ]?size",
+            r"not aligned with the quantized weight shape[^\n]*tensor parallel",
         ),
         (Remedy("fitting_split"),),
         code="D103",
@@ -221,6 +246,7 @@ FAILURES = (
             r"invalid device ordinal|Invalid device argument : did you call init",
             r"SafetensorError: device \S+ is invalid",
             r"Device index must be|device >= 0 && device < num_gpus|Invalid device id",
+            r"requested device[^\n]{0,40}\(cuda:\d+\) is not available",
         ),
         (Remedy("count_cards"),),
         code="D65",
@@ -243,5 +269,18 @@ FAILURES = (
         ),
         (Remedy("top_level_function"),),
         code="D67",
+    ),
+    Failure(
+        # Each process and each of its workers reads parts of its own.
+        "few_shards",
+        said(
+            r"Too many dataloader workers: \d+ \(max is",
+            r"iterable_dataset\.py[^\n]{0,40}in (?:_iter_pytorch|split_shard\w*|shard_data_sources|"
+            r"_prepare_ex_iterable\w*)[\s\S]{0,900}?IndexError: ",
+            r"number of (?:dataset )?shards[^\n]{0,60}(?:less|smaller|fewer|lower) than",
+        ),
+        (Remedy("fewer_workers_stream"), Remedy("more_shards")),
+        code="D235",
+        strength=0.9,
     ),
 )

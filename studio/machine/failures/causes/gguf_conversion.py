@@ -183,7 +183,7 @@ FAILURES = (
             r"Error: (?:unknown type|open adapter_config\.json|open config\.json)",
             r"creating (?:adapter|model) layer\s+Error: invalid (?:file )?magic",
             r"^(?:Error: )?unsupported content type: ",
-            r"Error: no (?:Modelfile or )?safetensors files? found",
+            r"Error: no (?:Modelfile or )?safetensors (?:or torch )?files? found",
             r"\"error\": ?\"read [^\"\n]+: is a directory",
         ),
         (Remedy("ollama_folder"),),
@@ -215,7 +215,8 @@ FAILURES = (
     Failure(
         "gguf_converter",
         said(
-            r"Duplicated key name '[\w.]+'",
+            r"Duplicated (?:key|tensor) name '[\w.]+'|tensor '[\w.]+' is duplicated",
+            r"Unsloth: Failed to convert \S+",
             r"KeyError: '[\w.]+'[^\n]{0,120}\bconvert[\w-]*\.py\b",
         ),
         (Remedy("right_converter"), Remedy("newer_llama_cpp"), Remedy("merge_in_16_bits")),

@@ -9,6 +9,7 @@ LOGIN = (
     r"[Pp]assword authentication (?:in git is no longer supported|was removed)",
     r"fatal: (?:could not read (?:Username|Password)|Authentication failed)",
     r"Permission denied \(publickey",
+    r"remote: Repository not found",
 )
 """git is asked who it is, and has nothing that the server takes."""
 LFS = (r"smudge filter lfs failed", r"\bbatch response: ", r"Smudge error:")
@@ -77,7 +78,7 @@ FAILURES = (
             r"cloned a repository without having git-lfs installed",
             r"invalid load key, 'v'",
             r"version https://git-lfs\.github\.com/spec",
-            r"git-lfs.{0,40}(?:not found|not installed|is not a git command)",
+            r"git-lfs.{0,40}(?:not found|not installed|is not a git command)|git: 'lfs' is not a git command",
         ),
         (Remedy("git_lfs_pull"), FETCH_AGAIN),
         code="N33",

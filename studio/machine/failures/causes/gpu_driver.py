@@ -166,7 +166,7 @@ FAILURES = (
     ),
     Failure(
         "driver_mismatch",
-        said(r"Driver/library version mismatch", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        said(r"Driver/library version mismatch", r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", r"NVRM: API mismatch"),
         (Remedy("reboot"),),
         code="C6b",
         probe=_halves_differ,
@@ -179,6 +179,17 @@ FAILURES = (
         code="C22",
     ),
     Failure(
+        # CUDA's library is newer than the driver that runs: brought along by an image, or the driver was just updated.
+        "driver_behind",
+        said(
+            r"forward compatibility was attempted on non supported HW",
+            r"CUDA error 804\b|cudaErrorCompatNot\w+",
+        ),
+        (UPDATE_DRIVER, Remedy("drop_compat")),
+        code="C51",
+        doubt=Doubt("driver_mismatch", "smi_answers"),
+    ),
+    Failure(
         "driver_silent",
         said(
             r"CUDA driver error: unknown error",
@@ -189,7 +200,6 @@ FAILURES = (
             r"CUDA driver initialization failed",
             r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error (?:34|2:))",
             r"unsupported display driver / cuda driver combination",
-            r"forward compatibility was attempted on non supported HW",
             r"CUDA error: system not yet initialized",
             r"CUDA unknown error - this may be due to an incorrectly set up environment",
         ),

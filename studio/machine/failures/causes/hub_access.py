@@ -170,6 +170,17 @@ FAILURES = (
         code="N28",
     ),
     Failure(
+        "server_ended",
+        said(
+            r"RemoteDisconnected\('Remote end closed connection|RemoteProtocolError: Server disconnected",
+            r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)[^\n]{0,200}Connection reset by peer",
+        ),
+        (Remedy("server_log"), Remedy("ask_again")),
+        code="N52",
+        strength=0.8,
+        doubt=Doubt("connection_closed", "server_alive"),
+    ),
+    Failure(
         "connection_closed",
         said(
             r"EOF occurred in violation of protocol",

@@ -8,8 +8,8 @@ from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.key_errors import read_model_key
 from studio.machine.failures.remedies import FETCH_AGAIN, FOUR_BITS, LOCAL_MODEL, SMALLER_MODEL
 
-VOCABULARY = 20_000
-"""A dimension of this size is that of the words."""
+VOCABULARY, PACKED = 20_000, 5_000_000
+"""A dimension of this size is that of the words; of this one, of a whole weight in 4 bits, packed into a column."""
 
 
 def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
@@ -20,7 +20,8 @@ def _read_vocabularies(reading: Reading) -> Mapping[str, str] | None:
         if raised
         else None
     )
-    return {} if sizes and min(int(sizes[1]), int(sizes[2])) > VOCABULARY else None
+    numbers = sorted((int(sizes[1]), int(sizes[2]))) if sizes else [0, 0]
+    return {} if VOCABULARY < numbers[0] and numbers[1] < PACKED else None
 
 
 OF_TOKENIZER = (
@@ -30,6 +31,11 @@ OF_TOKENIZER = (
     r"model_max_length|__len__"
 )
 """What a tokenizer has, and a processor has inside of it."""
+QUANTISED = (
+    r"(?:[Uu]nexpected|unused)[^\n]{0,60}(?:key|weight)[\s\S]{0,2000}?\.(?:absmax|quant_map|quant_state\.\w+|"
+    r"weight_format|SCB|nested_absmax)\b"
+)
+"""Names that only quantised weights have, where the model has no place for them."""
 
 FAILURES = (
     Failure(
@@ -239,7 +245,13 @@ FAILURES = (
     Failure(
         "weights_names",
         said(
-            r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"(?:Missing|Unexpected) key\(s\) in state_dict|Missing key in checkpoint state_dict",
+            r"(?:[Ff]ound|with|[Ll]oad) (?:state dict with )?(?:missing|unexpected) (?:adapter )?(?:keys|weights)"
+            r"[^\n]{0,60}: ?[\[{]['\"]",
+            r"[Ww]eights? (?:is|are|was|were) not (?:initiali[sz]ed|loaded|found)(?: from (?:the )?checkpoint)?"
+            r": ?[\[{]['\"]",
+            r"^lora key not loaded: \S+",
+            r"KeyError: '[\w.]*(?:^|[._])(?:layers?|blocks?|h)[._]\d+[._][\w.]+'",
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
@@ -249,7 +261,14 @@ FAILURES = (
         (Remedy("matching_adapter"), Remedy("matching_versions")),
         code="D56",
         strength=0.95,
-        unless=said(r"size mismatch for"),
+        unless=said(r"size mismatch for", QUANTISED),
+    ),
+    Failure(
+        # What bitsandbytes and its like write beside a weight.
+        "weights_quantised",
+        said(QUANTISED),
+        (Remedy("build_quantised"), Remedy("merge_in_16_bits")),
+        code="D233",
     ),
     Failure(
         "tokenizer_newer",

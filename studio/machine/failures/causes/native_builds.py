@@ -18,6 +18,7 @@ FAILURES = (
     Failure(
         "msvc_missing",
         said(
+            r"nvcc fatal[^\n]{0,4}: Cannot find compiler 'cl",
             r"Microsoft Visual C\+\+ 14\.\d+ (?:or greater )?is required",
             r"Unable to find vcvarsall\.bat",
             r"Error checking compiler version for cl",
@@ -41,7 +42,11 @@ FAILURES = (
     ),
     Failure(
         "rust_build",
-        said(r"error: could not compile `[\w-]+`", r"cargo (?:rustc|build)[^\n]{0,200}failed with code"),
+        said(
+            r"error: could not compile `[\w-]+`",
+            r"^ *error\[E\d{4}\]: [^\n]+",
+            r"cargo (?:rustc|build)[^\n]{0,200}failed with code",
+        ),
         (Remedy("newer_wheel"), Remedy("python_312")),
         code="K43",
     ),
@@ -58,7 +63,10 @@ FAILURES = (
     Failure(
         # Each CUDA drops the oldest generations and adds the newest.
         "cuda_generation",
-        said(r"Unsupported gpu architecture '(?P<name>(?:compute|sm)_\d+\w?)'"),
+        said(
+            r"Unsupported gpu architecture '(?P<name>(?:compute|sm)_\d+\w?)'",
+            r"nvcc fatal[^\n]{0,4}: Value '(?P<name>\w+)' is not defined for option 'gpu-(?:architecture|code)'",
+        ),
         (Remedy("cuda_of_card"), PREBUILT),
         code="K93",
     ),
@@ -66,6 +74,10 @@ FAILURES = (
         "compiler_new",
         said(
             r"unsupported GNU version",
+            # CUDA's compiler stumbles over the headers of a newer C++.
+            r"/usr/include/c\+\+/\d+/[\w./]+:\d+:\d+: error: "
+            r"(?:parameter packs|.{0,40}\b(?:builtin|_Float|bf16|type trait))",
+            r"/usr/include/c\+\+/\d+/[\w./]+\(\d+\): error: ",
             r"greater than the maximum required version by CUDA",
             r"gcc versions later than \d+ are not supported",
             r"unsupported Microsoft Visual Studio version",
@@ -89,7 +101,6 @@ FAILURES = (
             r"MissingCUDAException",
             r"flash_attn was requested, but nvcc was not found",
             r"Failed to find nvcc|nvcc (?:was )?not found|nvcc: (?:command )?not found",
-            r"nvcc fatal(?!\s*: Unsupported gpu)",
             r"Could not find CUDA(?:Toolkit)?\b|Failed to find CUDA|CUDA Toolkit not found|"
             r"CUDA_TOOLKIT_ROOT_DIR not found",
             r"No CMAKE_CUDA_COMPILER could be found",
@@ -284,6 +295,7 @@ FAILURES = (
         said(
             r"Error building extension '(?P<name>\w+)'",
             r"ninja: build stopped: subcommand failed",
+            r"error: identifier \"\w+\" is undefined",
             r"error: command '[^'\n]+' failed",
             r"Error compiling objects for extension",
             # What the optimizer says when it is thrown away half made.
@@ -309,7 +321,7 @@ FAILURES = (
             r"Failed to build (?P<package>[\w.-]+)",
             r"Building wheel for (?P<package>[\w.-]+) \([\w. ]+\) did not run successfully",
             r"failed-wheel-build-for-install",
-            r"metadata-generation-failed",
+            r"metadata-generation-failed|legacy-install-failure",
             r"Getting requirements to build wheel did not run successfully",
         ),
         (PREBUILT, Remedy("python_312"), Remedy("first_build_error")),

@@ -143,11 +143,16 @@ FAILURES = (
             r"\bReadError\b",
             r"Connection reset by peer",
             r"WinError 10054\b",
+            r"digest mismatch, file must be downloaded again",
         ),
         (FETCH_AGAIN, LOCAL_MODEL),
         code="N11",
         doubt=Doubt("page_connection", "which_address", asked=True),
-        unless=said(r"(?:127\.0\.0\.1|localhost):\d+/startup-events"),
+        unless=said(
+            r"(?:127\.0\.0\.1|localhost):\d+/startup-events",
+            # Two processes of a training that talk to each other.
+            r"(?:RuntimeError|DistNetworkError|DistBackendError): (?:\[[^\]\n]{1,200}\][: ]*)?Connection reset by peer",
+        ),
     ),
     Failure(
         "hub_unreachable",

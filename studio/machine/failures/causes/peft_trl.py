@@ -119,7 +119,7 @@ FAILURES = (
     Failure(
         "server_adapter",
         said(
-            r"LoRA rank \d+ is greater than max_lora_rank",
+            r"LoRA rank \d+ is greater than max_lora_rank|set enable_lora=True",
             r"expected target modules in[^\n]{0,600}but received",
         ),
         (Remedy("server_lora"), Remedy("merge_in_16_bits")),

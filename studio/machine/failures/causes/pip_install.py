@@ -15,10 +15,10 @@ FAILURES = (
             r"(?:get_requires_for_build_wheel|prepare_metadata_for_build|Getting requirements to build wheel|"
             r"build_meta\.py|"
             r"pip-build-env|setup\.py egg_info|Preparing metadata|build_wheel)[\s\S]{0,4000}?"
-            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|setuptools|pybind11)",
-            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
+            r"No module named '?(?P<module>torch|numpy|packaging|psutil|Cython|pybind11)",
+            r"No module named '?(?P<module>torch|numpy|packaging|psutil|Cython|pybind11)'?\s*$[\s\S]{0,1200}?"
             r"(?:metadata-generation-failed|originates from a subprocess|Failed (?:to build|building))",
-            r"No module named '?(?P<module>torch|numpy|packaging|wheel|psutil|Cython|pybind11)'?\s*\n\s*"
+            r"No module named '?(?P<module>torch|numpy|packaging|psutil|Cython|pybind11)'?\s*\n\s*"
             r"\[end of output\]",
             r"(?:ops without|[Pp]lease install) (?P<module>torch) (?:installed|before (?:attempting|building))",
         ),

@@ -38,6 +38,12 @@ SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
 """What nobody means to write: a mistake in the program code that looks at an error."""
+WORDED = re.compile(
+    r"\w[`'\"]? (?:must|should|has to|needs to) be (?:an?|of|one|either)\b.{1,200}\b(?:got|but|received|found)\b|"
+    r"\b[Ee]xpected .{1,80} to be .{1,60}\b(?:got|received)\b",
+    re.DOTALL,
+)
+"""A sentence of a library about what it was given, in an exception that Python raises of any value, too."""
 CALLERS = frozenset(
     "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
 )
@@ -59,7 +65,14 @@ def read_message(reading: Reading) -> tuple[str, str]:
     if raised is not None:
         useless = raised.wraps or in_studio(reading) or UNTOLD.search(raised.message)
         # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
-        useless = useless or raised.type in OF_VALUES or raised.message.startswith("assert ")
+        kind = raised.type
+        worded = (
+            kind == "TypeError"
+            and WORDED.search(raised.message)
+            or kind == "KeyError"
+            and raised.message.count(" ") > 5
+        )
+        useless = useless or (kind in OF_VALUES and not worded) or raised.message.startswith("assert ")
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
         # What a program says under its own name is not of tensors.
         named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
@@ -72,7 +85,7 @@ def read_message(reading: Reading) -> tuple[str, str]:
 def _sentence(message: str, pattern: re.Pattern[str]) -> str:
     """Return the sentence of `message` that `pattern` is found in; "" for none."""
     parts = [" ".join(part.split()) for part in SENTENCE.split(message)]
-    # The first lines are the message; what follows far below is a list or another log line.
+    # What follows far below the first lines is a list or another log line.
     place = next((number for number, part in enumerate(parts[:8]) if pattern.search(part)), -1)
     found = parts[place] if place >= 0 else ""
     # Advice says what to do, and the sentence before it what is wrong; "this" is what that one speaks of.
@@ -138,7 +151,9 @@ def _read_setting_none(reading: Reading) -> Values:
 def _read_none(reading: Reading) -> Values:
     """A value that was never made or found."""
     raised = reading.last
-    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps:
+    # A type with None beside it is a way to write types, not a value.
+    typed = raised is not None and "for |: " in raised.message
+    if raised is None or in_studio(reading) or not NONE.search(raised.message) or raised.wraps or typed:
         return None
     return {"says": raised.source or raised.message} if raised.type in NONE_TYPES else None
 
@@ -242,7 +257,7 @@ FAILURES = (
             r"(?:[Cc]an|[Mm]ay|[Ss]hould|[Mm]ust) only (?:be )?(?:call|called|use|used|set|"
             r"initiali[sz]ed?|register(?:ed)?|"
             r"applied|apply|enabled?) [^\n]{0,60}?\bonce\b",
-            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set up)\b)(?![^\n]{0,40}port)",
+            r"(?:already (?:been )?(?:initiali[sz]ed|called|started|patched|wrapped|set(?: up)?)\b)(?![^\n]{0,40}port)",
         ),
         (Remedy("once_a_process"), Remedy("no_watching")),
         code="D163",

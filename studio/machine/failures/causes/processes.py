@@ -12,7 +12,8 @@ from studio.machine.failures.probes import Values, found
 from studio.machine.failures.remedies import RESUME
 
 CHILD = re.compile(
-    r"CalledProcessError|ChildFailedError|returned non-zero exit status|ProcessRaisedException|EngineDeadError|"
+    r"CalledProcessError|ChildFailedError|WorkerGroupFailureException|returned non-zero exit status|"
+    r"ProcessRaisedException|EngineDeadError|"
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
     r"ExecuteUserScriptError"
 )
@@ -37,9 +38,12 @@ def _read_child(reading: Reading) -> Mapping[str, str] | None:
     """A report of another program's end, with nothing of why."""
     raised = reading.last
     if raised is None:
-        ended = ENDED.search(reading.words)
+        ended = ENDED.search(reading.words) or re.search(
+            r"ray\.exceptions\.RayTaskError\(\w+\)", reading.words
+        )
         return {"says": ended[0]} if ended else None
-    return {} if raised.wraps and CHILD.search(f"{raised.type}: {raised.message}") else None
+    alone = raised.type.startswith(("RayTaskError", "ActorDiedError")) or "RayTaskError(" in raised.message
+    return {} if (raised.wraps or alone) and CHILD.search(f"{raised.type}: {raised.message}") else None
 
 
 def _read_panic(reading: Reading) -> Mapping[str, str] | None:
@@ -71,7 +75,8 @@ FAILURES = (
         said(
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
-            r"CondaHTTPError: HTTP 000",
+            r"CondaHTTPError: HTTP 000|^\s*[\u00d7x] Failed to (?:download|fetch)[^\n]{1,200}\s[\s\S]{0,600}?"
+            r"(?:error sending request|operation timed out|connection)",
             r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
             r"host='(?:files\.pythonhosted|pypi|download\.pytorch|packages)[\w.]*'[^\n]{0,200}(?:timed out|"
             r"Max retries|NewConnection)",
@@ -137,7 +142,7 @@ FAILURES = (
         said(
             r"could not connect to (?:a running )?ollama|ollama app, is it running",
             r"(?:localhost|127\.0\.0\.1)[^\n]{0,200}(?:Connection refused|actively refused|WinError 10061|Errno 111)",
-            r"ECONNREFUSED (?:127\.0\.0\.1|::1|localhost)",
+            r"openai\.APIConnectionError|\bECONNREFUSED (?:127\.0\.0\.1|::1|localhost)",
             r"dial tcp (?:127\.0\.0\.1|\[::1\]):\d+: connect",
         ),
         (Remedy("start_server"),),

@@ -10,7 +10,8 @@ from studio.machine.failures.failure import Failure, Remedy, said
 
 LOADERS = ("load_state_dict", "load_checkpoint", "_load_checkpoint", "resume", "load_from_checkpoint")
 TAKEN = re.compile(
-    r"\b(?:\w*checkpoint|ckpt|saved_state|saved|\w*state_dict)\[['\"]|\bload_state_dict\(\w+\[['\"]"
+    r"\b(?:\w*checkpoint|ckpt|saved_state|saved|\w*state_dict|\w*model_sd|\w*pretrained_dict)\[['\"]|"
+    r"\bload_state_dict\(\w+\[['\"]|\b(?:torch\.load|load_file|safe_load|np\.load)\(.{0,120}?\)\[['\"]"
 )
 """A line of code that takes a part out of a checkpoint."""
 MEMORY = re.compile(r"\w*(?:buffer|exp_avg\w*|momentum\w*)|step|d_denom|betas?")
@@ -99,7 +100,12 @@ FAILURES = (
     ),
     Failure(
         "checkpoint_other",
-        said(r"CheckpointMismatchError", r"checkpoint[^\n]{0,200} seems to be from a different"),
+        said(
+            r"CheckpointMismatchError",
+            r"checkpoint[^\n]{0,200} seems to be from a different",
+            r"used a (?:DP|TP|PP) world size of \d+ but the current",
+            r"checkpoint[^\n]{0,60}(?:saved|made) with a different number of (?:processes|ranks|cards|GPUs)",
+        ),
         (Remedy("same_settings"), Remedy("weights_only_start")),
         code="R36",
     ),
@@ -113,7 +119,7 @@ FAILURES = (
     Failure(
         "checkpoint_contents",
         None,
-        (Remedy("look_in_checkpoint"), Remedy("weights_only_start")),
+        (Remedy("look_in_checkpoint"), Remedy("weights_only_start"), Remedy("convert_checkpoint")),
         code="R35",
         reader=_read_contents,
     ),

@@ -57,14 +57,21 @@ FAILURES = (
         # As programs say it of their own, whatever the reason was.
         "file_unloaded",
         said(
-            r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) load (?:the )?(?:base )?"
-            r"(?:model|checkpoint|weights|vae|file):? "
-            r"(?:from )?['\"]?(?P<path>[^\s'\":]*[\\/:][^\s'\"]*\.(?:safetensors|ckpt|pth?|bin|gguf))"
+            r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) load (?:the )?(?:base |Llama )?"
+            r"(?:model|checkpoint|weights|vae|file):? (?:from )?"
+            r"(?:from |path: )?['\"]?(?P<path>[^\s'\":]*[\\/:][^\s'\"]*\.(?:safetensors|ckpt|pth?|bin|gguf))"
         ),
         (Remedy("check_path"), FETCH_AGAIN),
         code="M46",
         strength=0.8,
         doubt=Doubt("weights_damaged", "size_of_file"),
+    ),
+    Failure(
+        # Shared and remote folders lack some of what a disk does: links, locks, renaming.
+        "file_function",
+        said(r"\[Errno (?:38|95|524)\] (?P<says>[^\n]{1,300})", r"Function not implemented \(os error 38\)"),
+        (Remedy("local_folder"), Remedy("local_cache")),
+        code="M47",
     ),
     Failure("quota", said(r"[Qq]uota exceeded", r"\[Errno 122\]"), (Remedy("quota"),), code="M11"),
     Failure(
@@ -82,6 +89,7 @@ FAILURES = (
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
+        unless=said(r"\[Errno (?:38|95)\]"),
     ),
     Failure(
         "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
@@ -183,7 +191,7 @@ FAILURES = (
             r"PytorchStreamReader failed reading file",
             r"There is no item named '[\w./]+' in the archive",
             r"Unable to load weights from pytorch checkpoint file",
-            r"SafetensorError",
+            r"SafetensorError|error converting from safetensors\"? error=\"?(?:unexpected )?EOF",
             r"InvalidHeader",
             r"HeaderTooLarge",
             r"MetadataIncompleteBuffer",
@@ -193,6 +201,7 @@ FAILURES = (
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
             r"storage has wrong size: expected -?\d+ got \d+",
+            r"UnpicklingError: (?:invalid load key, '[^v]|pickle data was truncated)",
         ),
         (FETCH_AGAIN,),
         code="N7",

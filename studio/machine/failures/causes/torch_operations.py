@@ -19,13 +19,13 @@ KINDS = frozenset(
 OF_TENSORS = re.compile(
     r"\"\w+\" not implemented for '|\b\w+Backward\d*\b|cuda\.\w+Tensor|\b\d-?[Dd]\b|\d-dimensional|"
     r"must be on (?:CUDA|CPU)|"
-    r"\b[Tt]ensors?\b|\bdtype\b|\bscalar[ _]?type\b|ScalarType|\btorch\.\w+|c10::|at::|\bgrad\b|autograd",
+    r"\baten::\w|\b[Tt]ensors?\b|\bdtype\b|\bscalar[ _]?type\b|ScalarType|\btorch\.\w+|c10::|at::|\bgrad\b|autograd",
     re.ASCII,
 )
 """A word of this kind stands in what PyTorch says of its own values."""
 ABSENT = re.compile(
     r"not (?:yet )?(?:implemented|supported|available) (?:for|on|with|by)|does not support|no kernel|"
-    r"unsupported (?:dtype|type|device|operation|layout)|not implemented\b",
+    r"unsupported (?:dtype|type|device|operation|layout)|not implemented\b|[Cc]ould not run 'aten::",
     re.IGNORECASE,
 )
 FORMAT = re.compile(
@@ -54,7 +54,8 @@ def _of_torch(reading: Reading) -> bool:
         return False
     inside = raised.packages[:1] == ("torch",)
     return inside or (
-        raised.type in ("RuntimeError", "TorchRuntimeError") and bool(OF_TENSORS.search(raised.message))
+        raised.type in ("RuntimeError", "TorchRuntimeError", "NotImplementedError")
+        and bool(OF_TENSORS.search(raised.message))
     )
 
 

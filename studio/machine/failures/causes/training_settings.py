@@ -12,13 +12,11 @@ FAILURES = (
     Failure(
         "no_gradient",
         said(
-            r"element 0 of tensors does not require grad",
             r"None of the inputs have requires_grad=True[^\n]*\n(?:[^\n]*\n){0,40}?[^\n]*does not require grad",
             r"optimizer got an empty parameter list",
             r"No inf checks were recorded for this optimizer",
-            r"One of the differentiated Tensors does not require grad",
+            r"element 0 of tensors does not require grad|One of the differentiated Tensors does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
-            # mlx
             r"\[grad\] Must specify at least one argument",
         ),
         (Remedy("input_grads"), Remedy("trainable_part")),
@@ -110,7 +108,7 @@ FAILURES = (
             r"Expected scalar_type == ScalarType::Float \|\| inputTensor\.scalar_type",
             r"\b(?:b?float\d+|complex\d*|double|u?int\d+|[BC]?(?:Float|Double|Half)\d*) is not supported on MPS",
             r"Trying to convert \w+ to the MPS backend",
-            r"input type '\w+' in MPS backend",
+            r"input type '\w+' in MPS backend|\"\w+_mps\" not implemented for '",
         ),
         (Remedy("mac_float"),),
         code="R26",
@@ -257,7 +255,9 @@ FAILURES = (
     Failure(
         # Two 4-bit numbers in each byte, in one long column.
         "packed_weight",
-        said(r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)"),
+        said(
+            r"cannot be multiplied \(\d+x\d+ and (?:1x\d{5,}|\d{5,}x1)\)|size of tensor [ab] \(\d{7,}\) must match"
+        ),
         (Remedy("keep_packed"), Remedy("upgrade_transformers_bnb")),
         code="R57",
     ),
@@ -324,7 +324,7 @@ FAILURES = (
         said(
             r"generation config instance is invalid",
             r"ValueError: \W{0,3}(?:UserWarning\(['\"])?`do_sample` is set to `False`",
-            r"GenerationConfig is invalid",
+            r"GenerationConfig is invalid|`num_beams` is set to 1\. However",
         ),
         (Remedy("fitting_generation"),),
         code="R53",
@@ -345,8 +345,8 @@ FAILURES = (
     Failure(
         "best_metric",
         said(
-            r"`?metric_for_best_model`?[^\n]{0,80}not found",
-            r"KeyError: '?eval_\w+'?$",
+            r"(?:metric_for_best_model`?[^\n]{0,80}|monitor='[\w/]+'\) )not found|KeyError: '?eval_\w+'?$",
+            r"on metric `[\w/]+` which is not available",
         ),
         (Remedy("named_metric"),),
         code="R27",

@@ -271,7 +271,9 @@ FAILURES = (
         "option_unknown",
         said(
             r"\bremaining_argv: \[(?P<name>[^\]\n]+)",
-            r"unrecognized arguments?: (?P<name>[^\n]+)",
+            r"unrecognized arguments?: (?P<name>-[^\n]+)",
+            r"Key '(?P<name>[\w.]+)' is not in struct",
+            r"Could not override '(?P<name>[\w.]+)'",
             r"not used by the HfArgumentParser: \[?(?P<name>(?:'[\w-]+'(?:, )?){1,4}\]?)(?![^\]\n]*,)",
             r"[Nn]o such option: (?P<name>\S+)",
             r"error: argument (?:sub)?(?:command|cmd|action|mode)\w*: invalid choice: (?P<name>'[\w.-]+')",
@@ -371,7 +373,10 @@ FAILURES = (
     ),
     Failure(
         "protobuf_old",
-        said(r"Descriptors cannot (?:not )?be created directly", r"must be regenerated with protoc"),
+        said(
+            r"Descriptors cannot (?:not )?be created directly",
+            r"must be regenerated with protoc|into descriptor pool",
+        ),
         (Remedy("protobuf"),),
         code="V15",
     ),

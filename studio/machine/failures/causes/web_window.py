@@ -35,6 +35,16 @@ FAILURES = (
         code="W1",
     ),
     Failure(
+        # The open page belongs to an earlier start, or the next call met another copy of the program.
+        "page_stale",
+        said(
+            r"Event not found in queue|Session (?:id )?not found\b[^\n]{0,60}(?:gradio|queue)|"
+            r"Expecting value: line 1 column 1[^\n]{0,80}gradio_api",
+        ),
+        (Remedy("reload_page"), Remedy("one_replica")),
+        code="W13",
+    ),
+    Failure(
         "share_link",
         said(r"Could not create share link", r"Missing file: \S*frpc", r"frpc_\w+"),
         (Remedy("share_other_way"),),

@@ -4,7 +4,8 @@
 
 Where query and key have norms, these come before the rotation, or after it; where the branch has one (Gemma),
 y = x + norm(b), where it is multiplied (Granite), y = x + m b. Queries may grow with their position (Ministral 3), and
-heads may have sinks (gpt-oss).
+heads may have sinks (gpt-oss). Values may have a norm without a weight, and be the keys as they were before norm and
+rotation (Gemma 4): then q, k = n Wqk^T, and what comes back through v is added to what comes back through k.
 T rows, H hidden width, q and k the widths of all query and key heads. n is always computed again.
 """
 
@@ -37,7 +38,8 @@ class SavedAttention(Saved):
     x: Tensor | None = None
     """(T, H) the block's input."""
     qkv: Tensor | None = None
-    """(T, q + 2 k) after rotation, but before norms: before rotation, too, where those come first."""
+    """(T, q + 2 k) after rotation, but before norms: before rotation, too, where those come first; (T, q + k) for
+    values that are keys."""
     attended: Tensor | None = None
     """(T, q) the attention's result."""
     statistics: tuple[Tensor, ...] = ()
@@ -65,9 +67,14 @@ class SelfAttention:
         self.norm_gradients = norm_gradients
 
     @property
+    def group_names(self) -> tuple[str, ...]:
+        """Under which names the groups stand here, those of LayerSpec.groups."""
+        return "qkv", "output"
+
+    @property
     def groups(self) -> tuple[LinearGroup, ...]:
         """See LayerBlock."""
-        return self.qkv, self.output
+        return tuple(getattr(self, name) for name in self.group_names)
 
     @property
     def outer(self) -> LinearGroup:
@@ -102,7 +109,7 @@ class SelfAttention:
         qkv, _ = self._project_qkv(x, rows.layout, kernels)
         q, k, v = self._heads(qkv, rows.layout, kernels)
         attended = rows.attend(number, q, k, v, self.spec, self.kernel, kernels)
-        return self._join(x, attended, rows.layout, kernels)[0]
+        return self._join(x, self._join_heads(attended), rows.layout, kernels)[0]
 
     def recompute(
         self, saved: SavedAttention, y: Tensor | None, rows: BatchLayout, kernels: Kernels
@@ -143,16 +150,11 @@ class SelfAttention:
         del dbranch
         saved.branch = saved.u_output = None
         q, k, v = self._heads(saved.qkv, rows, kernels)
-        shape = (q.shape[0], spec.query_heads, spec.head_dim)
-        dq, dk, dv = self.kernel.backward(
-            dattended.view(shape), q, k, v, saved.attended.view(shape), saved.statistics, rows.documents,
-            spec.sinks,
-        )  # fmt: skip
-        del dattended, q, k, v
+        given = self._spread(dattended), q, k, v, self._spread(saved.attended)
+        gradients = list(self.kernel.backward(*given, saved.statistics, rows.documents, spec.sinks))
+        del dattended, given, q, k, v
         saved.attended, saved.statistics = None, ()
-        dqkv = self.qkv.widen_gradient(dy.shape[0])
-        self._heads_backward(dq, dk, dv, saved.qkv, rows, kernels, dqkv[:, : self.qkv.outputs])
-        del dq, dk, dv
+        dqkv = self._heads_gradient(gradients, saved, rows, kernels)
         raw = self._turn_back(saved.qkv, rows, kernels)
         saved.qkv = None
         wide, r = leave(spec.input_norm, saved.x, self.qkv, kernels)
@@ -213,11 +215,32 @@ class SelfAttention:
         d, nq, nk = spec.head_dim, spec.query_heads, spec.key_heads
         q = qk[:, : nq * d].unflatten(1, (nq, d))
         k = qk[:, nq * d : (nq + nk) * d].unflatten(1, (nk, d))
-        v = qkv[:, (nq + nk) * d : (nq + 2 * nk) * d].unflatten(1, (nk, d))
+        v = qkv[:, self._values].unflatten(1, (nk, d))
         return q, k, v
+
+    @property
+    def _values(self) -> slice:
+        """The columns of the projection that are values."""
+        spec = self.spec
+        first = (spec.query_heads + spec.key_heads * (not spec.values_are_keys)) * spec.head_dim
+        return slice(first, first + spec.key_heads * spec.head_dim)
+
+    def _normalise_values(self, v: Tensor, kernels: Kernels) -> Tensor:
+        norm = self.spec.value_norm
+        if norm is None:
+            return v
+        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+        normalise_heads(v.flatten(1), norm, kernels, out.flatten(1))
+        return out
 
     def _heads(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k, v as the attention takes them, from what `SavedAttention.qkv` holds."""
+        q, k, v = self._turned_heads(qkv, rows, kernels)
+        return q, k, self._normalise_values(v, kernels)
+
+    def _turned_heads(
+        self, qkv: Tensor, rows: BatchLayout, kernels: Kernels
+    ) -> tuple[Tensor, Tensor, Tensor]:
         spec = self.spec
         if spec.query_norm is None:
             return self._views(qkv, qkv)
@@ -242,6 +265,20 @@ class SelfAttention:
         self, dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
     ) -> None:  # fmt: skip
         """Write the gradient (T, q + 2 k) of what the projection gave to `out`; uses dq and dk up."""
+        spec = self.spec
+        if spec.value_norm is not None:
+            dv = normalise_heads_backward(dv, qkv[:, self._values], spec.value_norm, kernels, None)
+        if spec.values_are_keys:
+            apart = out.new_empty(out.shape[0], out.shape[1] + spec.key_heads * spec.head_dim)
+            self._turn_heads_backward(dq, dk, dv, qkv, rows, kernels, apart)
+            out.copy_(apart[:, : out.shape[1]])
+            out[:, self._values] += apart[:, out.shape[1] :]
+        else:
+            self._turn_heads_backward(dq, dk, dv, qkv, rows, kernels, out)
+
+    def _turn_heads_backward(
+        self, dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
+    ) -> None:  # fmt: skip
         spec, norms = self.spec, {}
         queries, width = spec.query_heads * spec.head_dim, (spec.query_heads + spec.key_heads) * spec.head_dim
         sums = self.norm_gradients.get("query_norm"), self.norm_gradients.get("key_norm")
@@ -278,7 +315,24 @@ class SelfAttention:
         attended, statistics = self.kernel.forward(
             *self._heads(qkv, rows, kernels), rows.documents, self.spec.sinks
         )
-        return attended.reshape(qkv.shape[0], -1), statistics
+        return self._join_heads(attended), statistics
+
+    def _join_heads(self, attended: Tensor) -> Tensor:
+        """Return attention's result, in any shape of T rows, as (T, columns of the output projection)."""
+        return attended.reshape(attended.shape[0], -1)
+
+    def _spread(self, attended: Tensor) -> Tensor:
+        """Return (T, heads, d), as attention has them, of what _join_heads() gave."""
+        return attended.unflatten(1, (self.spec.query_heads, self.spec.head_dim))
+
+    def _heads_gradient(
+        self, gradients: list[Tensor], saved: SavedAttention, rows: BatchLayout, kernels: Kernels
+    ) -> Tensor:
+        """Return the gradient of what the projection gave, wide for its group; takes out those of q, k and v."""
+        dqkv = self.qkv.widen_gradient(saved.qkv.shape[0])
+        self._heads_backward(*gradients, saved.qkv, rows, kernels, dqkv[:, : self.qkv.outputs])
+        gradients.clear()
+        return dqkv
 
     def _join(
         self, x: Tensor, attended: Tensor, rows: BatchLayout, kernels: Kernels

@@ -21,13 +21,16 @@ from studio.ui.cards import heading, note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.field_badges import elem_id, mark_changes, mark_problems
 from studio.ui.form import Form
+from studio.ui.rewards.section import RewardsSection
 from studio.ui.shell.html_events import make_voice, read_said
 from studio.ui.tabs.hyperparameters.cards import difference_card, done_note, plain_card, presets_card
+from studio.ui.tabs.hyperparameters.imported import imported_card, open_settings
 from studio.ui.templates import render
 
 SECTIONS = (
     ("learning", ("optim",)),
     ("comparing", ("preference",)),
+    ("sampling", ("sampling",)),
     ("adapter", ("adapter",)),
     ("run", ("name", "objective", "seed", "run")),
 )
@@ -70,6 +73,7 @@ class HyperparametersTab:
         with gr.Column(elem_classes=["sheet"], elem_id="settings-goal"):
             self.plain = gr.HTML(plain_card(Wish(), (), context.words, say), elem_id="settings-plain")
             self.note = gr.HTML("", elem_id="settings-note")
+            self.rewards = RewardsSection(context)
         with gr.Column(elem_classes=["sheet"], elem_id="settings-all"):
             gr.HTML(render("tabs/hyperparameters/tools.html", say), elem_id="settings-tools")
             form.fields(COMMON)
@@ -101,6 +105,7 @@ class HyperparametersTab:
             kept = [form.marks, self.plain]
             on(component.input, self.keeper(path), [component], kept, trigger_mode="always_last")
         on(self.voice.said, self.hear, [self.voice, *inputs], shown, trigger_mode="multiple")
+        self.rewards.bind(self.voice, form.components["objective"])
         on(form.marks.said, self.hear, [form.marks, *inputs], shown, trigger_mode="multiple")
         chosen = [form.components[path].change for path in ("model.source", "data.source")]
         on(partial(gr.on, [*chosen, measured]), self.follow, [], shown, trigger_mode="always_last")
@@ -136,7 +141,7 @@ class HyperparametersTab:
             "preset_leave": lambda recipe: self._tell(card=self._presets()),
             "preset_save": lambda recipe: self._save(recipe, str(form.get("name", ""))),
             "preset_delete": lambda recipe: self._delete(value),
-            "import": lambda recipe: self._import(recipe, value),
+            "import": lambda recipe: self._import(recipe, value, str(form.get("name", ""))),
             "export": self._export,
             "undo": lambda recipe: self._undo(),
         }
@@ -186,7 +191,7 @@ class HyperparametersTab:
         settings = [
             path
             for path in self.form.knobs
-            if path.split(".")[0] in ("objective", "preference", "adapter", "optim", "run")
+            if path.split(".")[0] in ("objective", "preference", "sampling", "adapter", "optim", "run")
             and path not in BESIDE_PLAIN
         ]
         came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
@@ -286,19 +291,20 @@ class HyperparametersTab:
         said = self.context.say("ui.presets.deleted", name=name)
         return self._tell(done_note(said, self.context.say, undo=False), self._presets())
 
-    def _import(self, recipe: Recipe, words: str) -> list[Any]:
-        """Show what a recipe file would change, or everything that is wrong with it."""
+    def _import(self, recipe: Recipe, words: str, name: str) -> list[Any]:
+        """Show what a file of settings would change and what became of each, or everything that is wrong with it."""
         say = self.context.say
         try:
-            made = presets.read(words)
+            opened = open_settings(words, name, recipe)
         except RecipeError as error:
             return self._tell(card=self._presets("", problems_card(error.problems, say)))
         except StudioError as error:
             return self._tell(card=self._presets("", note_card(self.context.say_error(error), "bad")))
-        self._imported = made
+        self._imported = opened.recipe
+        more = imported_card(opened.imported, say) if opened.imported else ""
         details = difference_card(
-            say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, made),
-            self.context.words, say, id=IMPORTED,
+            say("ui.presets.imported"), say("ui.presets.imported.about"), presets.compare(recipe, opened.recipe),
+            self.context.words, say, id=IMPORTED, more=more,
         )  # fmt: skip
         return self._tell(card=self._presets("", details))
 
@@ -337,7 +343,7 @@ class HyperparametersTab:
         last = {one.path: (one.before, one.after) for one in presets.compare(before, made)}
         replaced = {path: read_value(made, path) for path in over if path in self.context.typed()}
         changes = replaced | {path: value for path, (_, value) in last.items()}
-        recipe = self.context.edit(changes)
+        recipe = self.context.edit(changes | {"rewards": made.rewards})
         if not last:
             return self._show(recipe, changes, card=self._presets())
         self._last = last
@@ -402,7 +408,7 @@ class HyperparametersTab:
         """Return examine()'s answers and the marks beside the fields."""
         say, words = self.context.say, self.context.words
         try:
-            recipe = self.form.read(values)
+            recipe = self.form.read(values, self.context.draft().rewards)
         except RecipeError as error:
             return problems_card(error.problems, say), "", mark_problems(error.problems, words)
         problems = self.context.desk.recipes.check(recipe)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from studio.core.events import name_metric
 from studio.core.i18n import Catalogue, Text, text
 from studio.core.knobs import knobs_of
 from studio.core.recipe import Recipe
@@ -231,7 +232,10 @@ def comparison_card(entries: Sequence[Any], comparison: Any, words: Catalogue) -
             (say(f"metric.{name}"), [_say_score(one, name) for one in records])
             for name in dict.fromkeys(score.metric for one in records for score in one.scores)
         ),
-        *((say(f"metric.{name}"), [_number(one.metrics.get(name)) for one in records]) for name in metrics),
+        *(
+            (words.say(name_metric(name)), [_number(one.metrics.get(name)) for one in records])
+            for name in metrics
+        ),
         (say("ui.runs.column.steps"), [str(one.steps) for one in records]),
         (say("ui.runs.column.time"), [time_words(entry.took_s) for entry in entries]),
     ]

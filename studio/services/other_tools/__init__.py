@@ -1,0 +1,1 @@
+"""Recipes of other fine-tuning tools: their configs, commands and scripts, read and never run."""
