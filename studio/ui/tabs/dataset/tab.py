@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,12 +10,12 @@ from typing import Any
 
 import gradio as gr
 
-from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe, read_value
 from studio.data.split_discovery import SUFFIXES
 from studio.services.dataset_session import Look, check_reach
+from studio.services.uploads import keep_upload
 from studio.ui.cards import note_card
 from studio.ui.tabs.dataset.cards import (
     findings_card,
@@ -233,15 +231,11 @@ class DatasetTab(DatasetParts):
                 text("ui.dataset.type.why", types=", ".join(SUFFIXES)),
                 text("ui.dataset.type.fix"),
             )
-        folder = self.context.workspace.datasets
-        folder.mkdir(parents=True, exist_ok=True)
         words = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in source.stem)
-        stem = words.strip(".")[:80] or "data"
-        target = folder / f"{stem}{source.suffix.lower()}"
-        staged = folder / f".{stem}.{os.getpid()}"
-        shutil.copyfile(source, staged)
-        replace_file(staged, target)
-        return target
+        return keep_upload(
+            source,
+            self.context.workspace.datasets / f"{words.strip('.')[:80] or 'data'}{source.suffix.lower()}",
+        )
 
     def _take(self, source: str) -> list[Any]:
         """Make `source` the draft's and look at it anew, be it under the name of one that was there.
