@@ -69,6 +69,10 @@ def test_each_sign_is_told_once_and_in_time(changes, alarm, at):
         assert load_catalogue(language).words[alarm]
 
 
+def test_a_model_that_is_right_may_be_sure():
+    assert hear([{"entropy": 0.6 / (1 + i), "drawn/exact": min(1.0, 0.5 + i / 10)} for i in range(12)]) == []
+
+
 def test_a_fall_that_the_reward_shares_is_no_hacking():
     assert hear([{"reward": 0.5 - i / 40, "drawn/exact": 0.5 - i / 40} for i in range(15)]) == []
 

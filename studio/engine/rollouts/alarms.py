@@ -32,6 +32,8 @@ HELD_OUT_FALL = 0.08
 LENGTH_SHARE = 0.5
 CUT_SHARE = 0.3
 ENTROPY_SHARE = 0.2
+RIGHT = 0.8
+"""Who answers so large a share rightly may be sure of it."""
 EQUAL_SHARE, EQUAL_ROLLOUTS = 0.8, 5
 LEAST_DISTINCT = 2
 REPEATED_SHARE = 0.2
@@ -83,7 +85,8 @@ class RolloutAlarms:
         yield from self._compare(kept)
         if len(self._rollouts) >= LOOKED_AT:
             yield from self._measure_lengths(first, last)
-            if _mean(last, "entropy") < ENTROPY_SHARE * first.get("entropy", 0.0):
+            right = max((_mean(last, name) for name in kept if name.startswith(DRAWN)), default=0.0)
+            if right < RIGHT and _mean(last, "entropy") < ENTROPY_SHARE * first.get("entropy", 0.0):
                 yield "entropy", text("alarm.entropy", share=round(100 * ENTROPY_SHARE))
         equal = [one.get("frac_reward_zero_std", 0.0) for one in self._rollouts[-EQUAL_ROLLOUTS:]]
         if len(equal) == EQUAL_ROLLOUTS and min(equal) > EQUAL_SHARE:
