@@ -1,4 +1,4 @@
-"""The demo of rewards: a model that is right half of the time becomes right by trying."""
+"""The demo of rewards: a model that is right at times becomes right by trying."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_its_questions_hold_no_answer_that_could_be_copied(desk):
 
 
 @pytest.mark.patient
-def test_what_is_right_half_of_the_time_becomes_right_by_trying(desk):
-    """Two cores, quiet: 90 s."""
+def test_what_is_right_at_times_becomes_right_by_trying(desk):
+    """Two cores, of which others took most: 173 s."""
     how = partial(follow, desk), lambda *told: None
     record, found, lines = run_reward_demo(desk, "", *how)
     assert record.state == "finished" and found["held_out"] == 120 and lines

@@ -104,7 +104,8 @@ class DatasetTab(DatasetParts):
                 on(part.submit, self._looker(path), state, self.parts)
         on(self.source.submit, self.bring, state, everything)
         on(self.source.blur, self.bring, state, everything)
-        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
+        taken = on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
+        on(taken.failure, self.free_zone, [], [self.upload])
         # Of two choices made in one breath both count.
         on(self.said.said, self.hear, [self.said, self.page], everything, trigger_mode="multiple")
         on(self.save.click, self.save_mapping, inputs, [self.saved])
@@ -221,6 +222,9 @@ class DatasetTab(DatasetParts):
         if not uploaded:
             return [gr.skip()] * (1 + len(self.fields) + len(self.parts))
         return [None, *self._take(str(self._keep(Path(uploaded))))]
+
+    def free_zone(self) -> None:
+        """Take a refused file out of the drop zone, so that another one can be dropped."""
 
     # Inside -------------------------------------------------------------------------------------------------------
 
