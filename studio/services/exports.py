@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -28,6 +29,7 @@ from studio.machine.failures import refuse_system
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace, count_bytes
 from studio.models.file_hashes import hash_weights
+from studio.models.gguf.llama_cpp import is_there
 from studio.services.export_folder import (
     NOTE,
     close_staging,
@@ -67,6 +69,21 @@ class Estimate:
     free_bytes: int = 0
     """Free memory of the processor."""
     problem: Text | None = None
+    place: str = "python"
+    """Where it is used; see the exporters' PLACES."""
+    loss_kl: float = 0.0
+    """Nats a token that it is usually off the trained model."""
+    checked_by: str = "transformers"
+    """What will open it before it counts."""
+
+
+def describe(target: str, **found: Any) -> Estimate:
+    """Return the Estimate of a form with what is true of it for every run."""
+    exporter = _get_exporter(target)
+    checked_by = exporter.checked_by
+    if checked_by == "llama_cpp" and not is_there():
+        checked_by = "studio"
+    return Estimate(target, place=exporter.place, loss_kl=exporter.loss_kl, checked_by=checked_by, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,7 @@ class Exports:
         task = self._make_task(result)
         problem = exporter.find_problem(task)
         if problem is not None:
-            return Estimate(target, problem=problem)
+            return describe(target, problem=problem)
         size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
         disk_bytes = shutil.disk_usage(_existing(self.home)).free
         free_bytes = psutil.virtual_memory().available
@@ -135,7 +152,10 @@ class Exports:
             problem = text("export.estimate.disk")
         elif free_bytes < memory_bytes:
             problem = text("export.estimate.memory")
-        return Estimate(target, size_bytes, disk_bytes, memory_bytes, free_bytes, problem)
+        return describe(
+            target, size_bytes=size_bytes, disk_bytes=disk_bytes, memory_bytes=memory_bytes, free_bytes=free_bytes,
+            problem=problem,
+        )  # fmt: skip
 
     # Writing ---------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ USUAL = "gguf_q4_k_m"
 """The form that most people want: a third of 16 bits, at a loss that is hard to see."""
 BITS = {"F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.85}
 """Bits a weight, of whole files of usual models."""
+LOSS_KL = {"F16": 0.0, "BF16": 0.0, "Q8_0": 0.0001, "Q6_K": 0.0004, "Q5_K_M": 0.001, "Q4_K_M": 0.004}
+"""Nats a token that the demo's answers are off, with the run's rows as importance."""
 TOKEN_BYTES = 55
 """Of the tokenizer for each token, with its merges."""
 SHARP = 1e-3
@@ -103,7 +105,7 @@ def write(mix: TypeMix, job: ExportJob) -> None:
         importance = weigh(plan, model, rows) if rows else None
         wanted = FolderAnswers.measure(model, folder) if is_there() else None
         del model
-        write_file(plan, path, importance)
+        write_file(plan, path, importance, lambda done, total: job.go_on())
         job.begin(text("export.phase.check"))
         compare_file(plan, path)
         checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
@@ -302,6 +304,9 @@ def _make_exporter(mix: TypeMix) -> Exporter:
         write=lambda job: write(mix, job),
         load_lines=load_lines,
         find_problem=find_problem,
+        place="computer",
+        loss_kl=LOSS_KL[mix.name],
+        checked_by="llama_cpp",
         merges=True,
     )
 

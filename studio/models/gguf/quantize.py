@@ -87,7 +87,7 @@ def _weigh(x: torch.Tensor, importance: torch.Tensor | None, part: int) -> torch
     return importance.reshape(parts.shape) * (spread + parts.square()).sqrt()
 
 
-def _search_scale_and_min(x: torch.Tensor, w: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+def search_scale_and_min(x: torch.Tensor, w: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scale and minus the least value of each part, (..., n) -> (...), so that x = scale q - min, q to `most`.
 
     37 scales are tried; for each the best line through the rounded numbers is found by weighted least squares.
@@ -164,7 +164,7 @@ def _pack_with_min(x: torch.Tensor, importance: torch.Tensor | None, most: int) 
     import torch
 
     parts, w = x.reshape(-1, 8, 32), _weigh(x, importance, 32)
-    scales, mins = _search_scale_and_min(parts, w, most)
+    scales, mins = search_scale_and_min(parts, w, most)
     shares = w.sum(-1)
     (d, ls), (dmin, lm) = _share_scale(scales, shares), _share_scale(mins, shares)
 
