@@ -189,7 +189,9 @@ class SamplingSpec:
     """How the model answers prompts, and how it learns from what rewards say of the answers."""
 
     loss: str = knob(
-        "dapo", choices=("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo"), level="common"
+        "dapo",
+        choices=("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "sapo", "luspo"),
+        level="common",
     )
     group_size: int = knob(
         8, unit="answers", minimum=2, maximum=1024, level="common", time="more", useful=(4, 8, 16)

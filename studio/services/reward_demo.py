@@ -96,10 +96,10 @@ def make_trying(desk: Desk, start: RunRecord) -> Recipe:
         "adapter.rank": 16,
         "adapter.alpha": 32.0,
         "optim.learning_rate": 5e-4,
-        "optim.max_steps": 15,
+        "optim.max_steps": 30,
         "optim.schedule": "constant",
         "optim.warmup_share": 0.0,
-        "run.eval_every": 5,
+        "run.eval_every": 10,
         "run.scored_rows": 60,
         "run.samples": 0,
     }
