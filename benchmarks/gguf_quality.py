@@ -52,13 +52,20 @@ def main() -> int:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     spec = DatasetSpec(source=str(options.chats), max_length=options.tokens, accept_bad_rows=True)
     rows = preview(spec, tokenizer, rows=3 * (options.count + CALIBRATION)).rendered
-    texts = [[token.id for token in row.tokens] for row in rows if len(row.tokens) >= options.tokens // 2]
+    rows = [
+        row
+        for row in rows
+        if len(row.tokens) >= options.tokens // 2 and any(one.trained for one in row.tokens)
+    ]
+    texts = [[token.id for token in row.tokens] for row in rows]
     calibration, chats = texts[:CALIBRATION], texts[CALIBRATION:][: options.count]
-    print(f"{len(chats)} conversations, {sum(map(len, chats)):,} tokens")
+    # Of answers alone: what a template's own tokens and a person's first words cost says nothing of a model that chats.
+    said = [np.array([one.trained for one in row.tokens[1:]]) for row in rows[CALIBRATION:][: options.count]]
+    print(f"{len(chats)} conversations, {sum(one.sum() for one in said):,} tokens of answers")
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     with torch.inference_mode():
         exact = [score_logits(model(torch.tensor([ids])).logits[0].double().numpy(), ids) for ids in chats]
-    base = perplexity(exact)
+    base = perplexity(exact, said)
     lines = [("transformers fp32", "", 0, base, 0.0, 0.0)]
     print(f"{'transformers, fp32':26} perplexity {base:.4f}", flush=True)
     library, good = open_library(), True
@@ -84,7 +91,7 @@ def main() -> int:
                 opened = LlamaModel(
                     library, file, tokens=options.tokens, threads=threads, vocabulary=vocabulary
                 )
-                found[packer] = perplexity([opened.score(ids) for ids in chats])
+                found[packer] = perplexity([opened.score(ids) for ids in chats], said)
                 opened.close()
                 share = found[packer] / base - 1
                 lines.append((form, packer, file.stat().st_size, found[packer], share, took_s))
@@ -103,9 +110,9 @@ def main() -> int:
     return 0 if good else 1
 
 
-def perplexity(scores: list[np.ndarray]) -> float:
-    """Return e to the mean of minus the log-probabilities."""
-    every = np.concatenate(scores)
+def perplexity(scores: list[np.ndarray], said: list[np.ndarray]) -> float:
+    """Return e to the mean of minus the log-probabilities of the tokens that were said."""
+    every = np.concatenate([one[mask] for one, mask in zip(scores, said, strict=True)])
     return math.exp(-every.mean())
 
 

@@ -64,6 +64,8 @@ class RecipeChecks:
         if counted is not None and counted.tokens:
             return RowFigures(count=counted.rows_used, tokens=counted.tokens)
         try:
-            return self._light.call(lambda: read_rows(look(recipe.data, self.workspace.data_cache)))
+            return self._light.call(
+                lambda: read_rows(look(recipe.data, self.workspace.data_cache, recipe.objective))
+            )
         except StudioError:
             return RowFigures()  # what is wrong with it the check says

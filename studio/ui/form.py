@@ -189,7 +189,7 @@ def _read_value(knob: Knob, raw: Any, problems: list[Problem]) -> Any:
                 problems.append(_problem(knob, "ui.form.mapping_line", line=literal(line.strip()[:80])))
         return mapping
     if knob.kind is tuple:
-        return [line for line in whole(str(raw or "")).splitlines() if line.strip()]
+        return tuple(line for line in whole(str(raw or "")).splitlines() if line.strip())
     if knob.kind is str:
         return whole(str(raw or "")).strip()
     return bool(raw)

@@ -16,8 +16,9 @@ from studio.models.packed_forms import FORMS, FP8, MLX, W4A16, read_packed, writ
 from tests.side_packages import COMPRESSED, get_packages, run_beside
 from tests.side_packages import MLX as MLX_PACKAGES
 
-MOST_KL = {"fp8": 0.01, "w4a16": 0.04, "mlx": 0.03}
-"""Of the demo before it has learned, whose next tokens are unsure: 0.005, 0.032 and 0.024 are seen."""
+MOST_KL = {"fp8": 0.015, "w4a16": 0.04, "mlx": 0.04}
+"""Of the demo before it has learned, whose next tokens are unsure: 0.0115, 0.032 and 0.0345 are seen by those who read
+the folders, 0.005, 0.032 and 0.024 by the weights alone (FP8 rounds activations, too). Tuned it is 0.0004 to 0.0043."""
 TRANSFORMERS = """
 import json, sys, numpy, torch
 from transformers import AutoModelForCausalLM
@@ -92,7 +93,7 @@ def test_transformers_reads_a_folder_of_compressed_tensors(form, demo, tmp_path)
     assert theirs < MOST_KL[form.name]
     model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
     ours = measure(form, tmp_path / "packed", names, model, demo[2])
-    assert ours < MOST_KL[form.name] and abs(theirs - ours) < (0.003 if form is FP8 else 0.1 * ours)
+    assert ours < MOST_KL[form.name] and abs(theirs - ours) < (0.008 if form is FP8 else 0.1 * ours)
 
 
 @pytest.mark.computing

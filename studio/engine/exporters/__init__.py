@@ -15,7 +15,7 @@ from studio.engine.exporters.packed_folder import PACKED_FOLDERS
 from studio.engine.exporters.trl_script import TRL_SCRIPT
 
 EXPORTERS: tuple[Exporter, ...] = (
-    ADAPTER, MERGED, OLLAMA, ADAPTER_GGUF, TRL_SCRIPT, *PACKED_FOLDERS, *GGUFS
+    ADAPTER, MERGED, OLLAMA, TRL_SCRIPT, *PACKED_FOLDERS, *GGUFS, ADAPTER_GGUF
 )  # fmt: skip
 
 

@@ -32,6 +32,18 @@ class ExportStopped(StudioError):
 
 
 @dataclass(frozen=True, slots=True)
+class FileLimits:
+    """What a file may take and lose, for the form that is chosen by both; 0 where nobody said."""
+
+    size_bytes: int = 0
+    kl: float = 0.0
+    """Nats a token: 0.01 is a perplexity of 1 % more."""
+
+
+NO_LIMITS = FileLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class ExportJob:
     """A finished run and where its result goes."""
 
@@ -44,6 +56,7 @@ class ExportJob:
     tell: Callable[[Text], None] = lambda phase: None
     """Hears what is being done."""
     should_stop: Callable[[], bool] = lambda: False
+    limits: FileLimits = NO_LIMITS
 
     def begin(self, phase: Text) -> None:
         """Tell the next part. Raises ExportStopped when the end was asked for before it."""

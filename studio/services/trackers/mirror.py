@@ -29,7 +29,7 @@ from studio.core.recipe import Recipe, read_value
 from studio.engine.run_folder import RunFolder
 from studio.services.event_log import EventLog
 from studio.services.trackers import get_tracker
-from studio.services.trackers.tracker import OpenTracker, Point
+from studio.services.trackers.tracker import OpenTracker, StepValues
 
 LOOK_S = 1.0
 """How often new events are looked for."""
@@ -110,7 +110,7 @@ def _follow(folder: RunFolder, opened: OpenTracker, ended: threading.Event, watc
         ended.wait(LOOK_S)
 
 
-def _to_point(event: RunEvent, written: set[tuple[str, int]]) -> Point | None:
+def _to_point(event: RunEvent, written: set[tuple[str, int]]) -> StepValues | None:
     """Return the numbers of an event that are not there yet; a step that was done again after a resume is there."""
     if isinstance(event, StepLogged):
         values = {"loss": event.loss, "learning_rate": event.lr, "grad_norm": event.grad_norm}
@@ -125,7 +125,7 @@ def _to_point(event: RunEvent, written: set[tuple[str, int]]) -> Point | None:
         if math.isfinite(value) and (name, event.step) not in written
     }
     written |= {(name, event.step) for name in new}
-    return Point(event.step, new, event.time_s) if new else None
+    return StepValues(event.step, new, event.time_s) if new else None
 
 
 def plain_settings(recipe: Recipe) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.services.trackers.tracker import PROJECT, Point, Tracker
+from studio.services.trackers.tracker import PROJECT, StepValues, Tracker
 
 TAG = "finetune_studio_run"
 ENVIRONMENT = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
@@ -35,7 +35,7 @@ class _Store:
             (name, one.step) for name in names for one in self._client.get_metric_history(self._run, name)
         }
 
-    def write(self, points: Iterable[Point]) -> None:
+    def write(self, points: Iterable[StepValues]) -> None:
         """Append points to the files of their series."""
         metrics = [
             self._metric(name, value, int(point.time_s * 1000), point.step)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.services.trackers.tracker import Point, Tracker
+from studio.services.trackers.tracker import StepValues, Tracker
 
 
 class _Events:
@@ -16,7 +16,7 @@ class _Events:
         self.written = read_points(folder / run)
         self._writer = EventFileWriter(str(folder / run))
 
-    def write(self, points: Iterable[Point]) -> None:
+    def write(self, points: Iterable[StepValues]) -> None:
         """Write points, and flush them."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

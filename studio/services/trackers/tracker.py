@@ -11,7 +11,7 @@ PROJECT = "finetune-studio"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class StepValues:
     """Numbers of one step, by series."""
 
     step: int
@@ -25,7 +25,7 @@ class OpenTracker(Protocol):
     written: set[tuple[str, int]]
     """(series, step) of every point that is there already: none is written twice."""
 
-    def write(self, points: Iterable[Point]) -> None:
+    def write(self, points: Iterable[StepValues]) -> None:
         """Write points; what it keeps them in is on the disk afterwards."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.services.trackers.tracker import PROJECT, Point, Tracker
+from studio.services.trackers.tracker import PROJECT, StepValues, Tracker
 
 
 class _Database:
@@ -24,7 +24,7 @@ class _Database:
             auto_log_cpu=False,
         )
 
-    def write(self, points: Iterable[Point]) -> None:
+    def write(self, points: Iterable[StepValues]) -> None:
         """Hand points over; its own thread writes them within a second."""
         for point in points:
             self._run.log(dict(point.values), step=point.step)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from studio.services.trackers.tracker import PROJECT, Point, Tracker
+from studio.services.trackers.tracker import PROJECT, StepValues, Tracker
 
 
 class _Offline:
@@ -33,7 +33,7 @@ class _Offline:
         folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(project=PROJECT, id=run, name=run, config=dict(settings), settings=own)
 
-    def write(self, points: Iterable[Point]) -> None:
+    def write(self, points: Iterable[StepValues]) -> None:
         """Write points; those of one step go together, since it takes no earlier step."""
         for point in points:
             self._run.log(dict(point.values), step=point.step, commit=False)

@@ -47,10 +47,13 @@ def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]
     if found.checked_by:
         rows.append((say("ui.export.loss"), _say_loss(found.loss_kl, say)))
         rows.append((say("ui.export.check"), say(f"ui.export.check.{found.checked_by}")))
+    size = say("ui.export.about", size=size_words(found.size_bytes))
     return {
         "name": found.target,
         "rows": rows if found.size_bytes else [],
-        "size": size_words(found.size_bytes) if found.size_bytes else "",
+        "short": [size, *(f"{label}: {value}" for label, value in rows[len(takes) :])]
+        if found.size_bytes
+        else [],
         "problem": found.problem,
         "off": busy or found.problem is not None,
         "id": "export-start" if found.target == "adapter" else f"export-start-{found.target}",

@@ -393,7 +393,7 @@ class HyperparametersTab:
             rows = int(seen.report.get("rows_used") or 0)
         else:
             try:
-                rows = look(recipe.data, self.context.workspace.data_cache).rows_used
+                rows = look(recipe.data, self.context.workspace.data_cache, recipe.objective).rows_used
             except StudioError:
                 rows = 0
         rows = min(rows, recipe.data.max_rows) if recipe.data.max_rows > 0 else rows
