@@ -23,7 +23,9 @@ NEEDED = ("model.source", "data.source")
 
 
 def import_recipe(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
-    """Show what a file of another tool becomes here, and write it where `--out` says."""
+    """Show what a file of another tool becomes here, and write it where `--out` says; a folder becomes a run."""
+    if Path(options.file).expanduser().is_dir():
+        return _import_folder(options, workspace, console)
     made = import_file(options.file)
     given = {"model.source": options.model, "data.source": options.data}
     given |= {"objective": options.objective}
@@ -39,6 +41,27 @@ def import_recipe(options: argparse.Namespace, workspace: Workspace, console: Co
     answer = {"tool": made.tool, "recipe": recipe, "lines": lines, "open": missing}
     console.answer(
         answer | {"path": options.out or None}, _list_lines(made, recipe, missing, options.out, console)
+    )
+    return 0
+
+
+def _import_folder(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    """Take a result that another tool made, or a run of another workspace, as a run of this one."""
+    from studio.services.result_import import import_result, is_result
+    from studio.services.run_import import import_run
+
+    folder = Path(options.file).expanduser()
+    workspace.runs.mkdir(parents=True, exist_ok=True)
+    if (folder / "run.json").is_file() and not is_result(folder):
+        run = import_run(folder, workspace.runs)
+        console.answer({"run": run}, [run])
+        return 0
+    made = import_result(folder, workspace.runs, options.model)
+    maker = made.maker or text("cli.import.maker.none")
+    kind = text(f"cli.import.kind.{made.kind}")
+    line = text("cli.import.result", name=made.run, kind=kind, base=made.base or made.run, maker=maker)
+    console.answer(
+        to_json(made) | {"notes": list(made.notes)}, map(console.catalogue.say, (line, *made.notes))
     )
     return 0
 

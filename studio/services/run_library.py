@@ -25,6 +25,7 @@ from studio.machine.failures import refuse_system
 from studio.machine.workspace import Workspace
 from studio.machine.workspace_lock import is_worked_on
 from studio.services.reproducibility import find_differences
+from studio.services.result_import import import_result, is_result
 from studio.services.run_import import clean_name, import_run
 from studio.services.run_summary import CurveRow, RunSummary, mark, read_curve, summarise, worked_s
 from studio.services.runs import Runs
@@ -191,10 +192,13 @@ class RunLibrary:
     def import_run(self, folder: Path) -> str:
         """Copy a run's folder from elsewhere into the workspace; returns its id, a new one where its own is taken.
 
-        Everything in it is examined; checkpoints are left behind. Raises StudioError.
+        Everything in it is examined; checkpoints are left behind. An adapter or a model that another tool made becomes
+        a finished run. Raises StudioError.
         """
         try:
             self.workspace.runs.mkdir(parents=True, exist_ok=True)
+            if is_result(Path(folder).expanduser()):
+                return import_result(folder, self.workspace.runs).run
             return import_run(folder, self.workspace.runs)
         except OSError as error:
             raise refuse_system(error) from error
