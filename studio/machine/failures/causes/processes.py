@@ -29,7 +29,8 @@ PANIC = re.compile(
     re.MULTILINE,
 )
 LOADED_NOT = re.compile(
-    r"^(?:main: )?error: (?:unable|failed) to load model\s*$|^error: subprocess-exited-with-error\s*$",
+    r"^(?:main: )?error: (?:unable|failed) to load model\s*$|^error: subprocess-exited-with-error\s*$|"
+    r"\bCommand '[^\n]{1,600}' returned non-zero exit status [1-9]\d{0,2}\.?\s*$",
     re.MULTILINE,
 )
 """What a program says at its very end, when its loader has told the reason."""
