@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READMES = {"en": ROOT / "README.md", "zh-CN": ROOT / "README.zh-CN.md"}
 LANGUAGES = tuple(READMES)
 DOCS = {"en": ROOT / "docs", "zh-CN": ROOT / "docs" / "zh-CN"}
-BOTH = ("settings.md", "sharing.md", "programs.md", "promises.md", "other-tools.md")
+BOTH = ("settings.md", "sharing.md", "programs.md", "promises.md", "other-tools.md", "grpo.md")
 """Pages for who uses the program, in both languages; the others are for who works on it."""
 PAGE_FILES = sorted([*READMES.values(), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 LINES = {"README.md": 150, "README.zh-CN.md": 150, "CONTRIBUTING.md": 150}

@@ -188,6 +188,8 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     export = add("export", "run")
     option(export, "--to", metavar="FORM", default="adapter")
     option(export, "--type", "gguf_type", metavar="TYPE", default="q4_k_m")
+    option(export, "--size", "export_size", metavar="SIZE", default="")
+    option(export, "--within", metavar="SHARE", default="")
     option(export, "--folder", metavar="DIR")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")

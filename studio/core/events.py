@@ -57,8 +57,10 @@ TOLD_METRICS = 6
 
 
 def name_metric(name: str) -> Text:
-    """Return the words for a metric by its name; of one reward among several, the reward's name is a part of them."""
+    """Return the words for a metric by its name, of which a reward's own or an answer metric's may be a part."""
     head, _, rest = name.partition("/")
+    if head == "drawn":
+        return text("metric.drawn", metric=text(f"metric.{rest}"))
     reward, _, figure = rest.rpartition("/")
     return (
         text(f"metric.rewards/{figure}", name=reward)

@@ -12,7 +12,7 @@ from studio.core.i18n import Text, text
 EFFECTS = ("none", "more", "less")
 UNITS = (
     "", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers", "answers",
-    "updates", "rounds",
+    "rounds",
 )  # fmt: skip
 
 

@@ -189,7 +189,9 @@ class SamplingSpec:
     """How the model answers prompts, and how it learns from what rewards say of the answers."""
 
     loss: str = knob(
-        "dapo", choices=("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo"), level="common"
+        "dapo",
+        choices=("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "sapo", "luspo"),
+        level="common",
     )
     group_size: int = knob(
         8, unit="answers", minimum=2, maximum=1024, level="common", time="more", useful=(4, 8, 16)
@@ -213,7 +215,7 @@ class SamplingSpec:
     scale_rewards: str = knob("auto", choices=("auto", "group", "batch", "none"))
     cut_answers: str = knob("learn", choices=("learn", "leave_out", "penalise"), level="common")
     overlong_share: float = knob(0.2, unit="share", minimum=0.01, maximum=1.0, useful=(0.1, 0.2, 0.5))
-    updates: int = knob(1, unit="updates", minimum=1, maximum=64, time="less", useful=(1, 2, 4))
+    updates: int = knob(1, minimum=1, maximum=64, time="less", useful=(1, 2, 4))
     redraws: int = knob(0, unit="rounds", minimum=0, maximum=16, time="more", useful=(0, 1, 3))
     importance_cap: float = knob(2.0, minimum=0.0, maximum=100.0, useful=(0.0, 2.0, 3.0))
     slots: int = knob(0, unit="answers", minimum=0, maximum=4096, memory="more", time="less")

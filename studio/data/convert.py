@@ -34,7 +34,7 @@ from studio.data.unicode_scripts import SCRIPTS
 from studio.hub.child import DownloadStopped
 
 MANIFEST = "manifest.json"
-VERSION = 9
+VERSION = 10
 """Changes with anything that makes a converted data set look different."""
 EDGE_BYTES = 2**16
 """So much of a file's head and tail goes into its key, beside its size and time."""
@@ -186,7 +186,12 @@ def understand_source(source: Source, spec: DatasetSpec, cache: Path | None = No
     """
     rows = [row for row in (*source.sample, *source.sample_more(len(source.sample))) if row.problem is None]
     columns = tuple(dict.fromkeys((*source.columns, *list_columns(rows))))
-    return understand(columns, [row.values for row in rows], spec, cache, source.annotated)
+    found = understand(columns, [row.values for row in rows], spec, cache, source.annotated)
+    broken = next((row.problem.message for row in source.sample if row.problem is not None), None)
+    if rows or broken is None:
+        return found
+    told = text("data.sniff.broken", count=len(source.sample), line=source.sample[0].line, message=broken)
+    return replace(found, reason=told)
 
 
 def make_key(source: Source, understanding: Understanding, spec: DatasetSpec) -> str:

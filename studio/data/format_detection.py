@@ -28,6 +28,7 @@ from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
+from studio.data.formats.question_answer import holds_findings
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
@@ -385,7 +386,8 @@ def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
             and not read_flags(cell, len(cell))
         ]
         if several:
-            kind = "joined" if holds_parts(several[0], name) else "picked"
+            whole = holds_parts(several[0], name) or holds_findings(several[0], name)
+            kind = "joined" if whole else "picked"
             told.append(text(f"data.sniff.{kind}", column=shorten(name)))
     return told
 

@@ -13,7 +13,7 @@ from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.column_names import is_guessed, part_name, simplify
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.kto import find_label
-from studio.data.labels import marks_places
+from studio.data.labels import finds_words, marks_places
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 from studio.data.related_names import hints
@@ -95,7 +95,11 @@ def ask_labels(
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
     named += [one for one in flags if (len(flags) > 1 or len(columns) == 2) and one not in named]
     named += [one for one in known.values() if one.tagged and one not in named]
-    marked = [one for one in known.values() if marks_places(one.name, mapping["text"], rows)]
+    marked = [
+        one
+        for one in known.values()
+        if marks_places(one.name, mapping["text"], rows) or finds_words(one.name, mapping["text"], rows)
+    ]
     named += [one for one in marked if one not in named]
     if len(columns) == 2 and known and not named:
         # The first rows of a file that is sorted by its labels have one and the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from studio.data.columns import LABELS_SHARE, LOOKED_AT, MOST_LABELS, Column
 from studio.data.formats.aliases import LABEL
@@ -18,6 +18,8 @@ from studio.data.related_names import are_twins, extends, hints
 POINTED = 0.9
 """Of the cells, so many stand in the text that they point into."""
 MOST_POINTED = 6
+WORD_KEYS = ("text", "word", "words", "name", "value", "mention", "span")
+"""Keys of the words that an object points at."""
 """Words of an average cell that points into a text."""
 LABEL_WORDS = 4
 COMPARED = frozenset("premise hypothesis claim statement evidence sentence sentences text".split())
@@ -63,14 +65,36 @@ def points_into(one: Column, texts: Sequence[str], rows: Sequence[Values]) -> bo
 
     What is found out about a text is then found out about these words in it: an aspect, a pronoun, a name.
     """
-    if not one.spoken or not one.plain or one.words > MOST_POINTED or one.distinct < 2:
+    if not one.structured and not (
+        one.spoken and one.plain and one.words <= MOST_POINTED and one.distinct > 1
+    ):
         return False
     seen = told = 0
     for row in rows[:LOOKED_AT]:
         cell = row.get(one.name)
+        if isinstance(cell, Mapping):  # with its place and its kind
+            cell = next((cell[key] for key in WORD_KEYS if isinstance(cell.get(key), str)), "-")
         if isinstance(cell, str) and not is_empty(cell):
             seen += 1
             told += any(_holds(row.get(name), cell) for name in texts)
+    return bool(seen) and told >= POINTED * seen
+
+
+def finds_words(name: str, text: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column lists objects of which each names words that stand in the text of its row."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cell, words = row.get(name), row.get(text)
+        if isinstance(cell, (list, tuple)) and cell and isinstance(words, str):
+            seen += 1
+            named = [
+                [part for part in one.values() if isinstance(part, str)]
+                for one in cell
+                if isinstance(one, Mapping)
+            ]
+            told += len(named) == len(cell) and all(
+                any(_holds(words, part) for part in parts) for parts in named
+            )
     return bool(seen) and told >= POINTED * seen
 
 
@@ -97,7 +121,7 @@ def _is_place(cell: object, characters: int, levels: int = 3) -> bool:
 
 
 def _holds(cell: object, words: str) -> bool:
-    return isinstance(cell, str) and len(words) < len(cell) and words.strip().lower() in cell.lower()
+    return isinstance(cell, str) and 1 < len(words) < len(cell) and words.strip().lower() in cell.lower()
 
 
 def _holds_labels(one: Column, rows: Sequence[Values]) -> bool:

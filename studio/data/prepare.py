@@ -18,6 +18,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import LEARNS, SAMPLING, DatasetSpec, share_held_out
+from studio.data.asked_format import settle_asked
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
 from studio.data.pipeline import (
@@ -102,7 +103,7 @@ def prepare(
 
     def take(part: DatasetSpec, method: str, silent: bool = False, **settings: Any) -> Gathered:
         found = gather(
-            part,
+            settle_asked(part, method, cache),
             cache,
             method=method,
             tokenizer=tokenizer,
@@ -116,6 +117,7 @@ def prepare(
         check_usable(found)
         return found
 
+    spec = settle_asked(spec, method, cache)
     weights = {name: read_weight(name, weight) for name, weight in spec.mix.items()}
     held_out = _take_validation(spec, method, take, cache) if spec.validation else None
     evaluation = [(held_out.converted, "train")] if held_out is not None else []

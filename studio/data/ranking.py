@@ -60,6 +60,8 @@ THINKING = frozenset(
     "thinking reasoning cot trace thoughts thought 思考 思维链 思维过程 推理过程 思考过程".split()
 )
 """Words in the names of what was thought before the answer."""
+WHO = frozenset("annotator annotators labeler labeller rater raters reviewer contributor".split())
+"""Words in the names of who found something out."""
 TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
@@ -85,6 +87,8 @@ def may_answer(column: Column) -> bool:
     if not column.rows:
         return False
     words = {*part_name(column.name)}
+    if {*part_name(column.name)[-1:]} & WHO:
+        return False
     if words & TRUE and column.distinct > 1:
         return True  # dates, places and sums, too
     if column.cut or (column.spoken and (column.is_prose or not words & TECHNICAL)):
@@ -257,9 +261,11 @@ def rank_questions(columns: Sequence[Column]) -> list[Column]:
     if any(not {*part_name(one.name)} & DESCRIBED and not is_answer(one) for one in words):
         read = [one for one in read if not one.coded]
     prose = [one for one in read if (one.is_prose or one.cut) and not one.is_labels]
+    prose = [one for one in prose if one.distinct > 1 or one.rows < 3]
     return sorted(
         read,
         key=lambda one: (
+            one.distinct < 2 < one.rows,
             is_test(one),
             bool(prose) and one not in prose,
             one.structured and any(other.plain for other in prose),
@@ -310,6 +316,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             asked_in_words and not one.tagged,
             described == is_test(one) if asked_in_code else is_test(one),
             one.distinct < 2 < one.rows,
+            one.filled < HALF,
             one.name in twins,
             not is_renewed(one.name, question),
             bool(words & OLD),

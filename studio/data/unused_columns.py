@@ -124,6 +124,10 @@ def find_rest(
         ]
     learned = [mapping[role] for role in ANSWERING if role in mapping]
     if asked and learned:
+        # Its twin is no smaller for all the other forms in which both are written out.
+        heavy += [
+            one for one in rest if one not in heavy and any(are_twins(one.name, name) for name in asked)
+        ]
         others = [one for name, one in known.items() if name not in used and one not in heavy]
         if known[asked[0]].coded and known[learned[0]].coded:
             # What is to be changed in code, in however few words.
@@ -275,7 +279,9 @@ def ask_rest(
     aside = rest if entry and (entry[0].name, entry[1].name) == (asked, answer) else aside
     if answer in used and used[answer].is_labels:
         # What a label says of two texts is found out about both, however much they are alike.
-        aside = [one for one in aside if not (are_twins(one.name, asked) or _is_judged(one, answer))]
+        read = [one for one in aside if are_twins(one.name, asked) or _is_judged(one, answer)]
+        read += [one for one in aside if one.structured and points_into(one, [asked], rows)]
+        aside = [one for one in aside if one not in read]
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)

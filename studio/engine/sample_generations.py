@@ -11,8 +11,10 @@ import torch
 
 from studio.core.events import SampleWritten, Warned
 from studio.core.i18n import text
+from studio.data.prompt_rows import PromptRows
 from studio.data.sequence_packing import Example
 from studio.engine.held_out_rows import say_prompt
+from studio.engine.rewards.given_answer import find_expected
 from studio.engine.trainer import Trainer
 from studio.engine.training_answers import TrainingAnswers
 
@@ -34,15 +36,34 @@ class Samples:
     """
 
     def __init__(
-        self, trainer: Trainer, model: torch.nn.Module, tokenizer: Any, seed: int, count: int
+        self,
+        trainer: Trainer,
+        model: torch.nn.Module,
+        tokenizer: Any,
+        seed: int,
+        count: int,
+        asked: tuple[Sequence[Example], PromptRows] | None = None,
     ) -> None:
-        """Choose up to `count` distinct prompts by `seed`, from the validation rows where there are some."""
+        """Choose up to `count` distinct prompts by `seed`, from the validation rows where there are some.
+
+        `asked`: questions, and the same as they were read, where these are all that the rows hold.
+        """
         self.trainer, self.tokenizer = trainer, tokenizer
         self.answers = TrainingAnswers(trainer, model, tokenizer)
         rows = trainer.validation if len(trainer.validation) else trainer.train_examples
-        self.prompts = list(_choose(rows, seed, count)) if count else []
+        chosen = _choose(rows, seed, count) if asked is None else self._choose_asked(*asked, seed, count)
+        self.prompts = list(chosen) if count else []
         self.base: list[str] = list(trainer.state.base_answers)
         self.written_step = -1
+
+    def _choose_asked(
+        self, prompts: Sequence[Example], rows: PromptRows, seed: int, count: int
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield `count` questions with the answers that their rows give, none where they give none, as token ids."""
+        for place in random.Random(seed).sample(range(len(prompts)), min(count, len(prompts))):
+            expected = find_expected(rows.read(place).columns) or ""
+            ids = self.tokenizer(expected, add_special_tokens=False)["input_ids"][:ANSWER_TOKENS]
+            yield prompts[place].token_ids[-PROMPT_TOKENS:].tolist(), ids
 
     @property
     def due(self) -> bool:
@@ -98,7 +119,7 @@ class Samples:
         if not self.prompts:
             return []
         longest = max(len(expected) for _, expected in self.prompts)
-        most = min(ANSWER_TOKENS, 2 * longest + 8)
+        most = min(ANSWER_TOKENS, 2 * longest + 8) if longest else ANSWER_TOKENS
         found = self.answers.answer(
             [(prompt, most) for prompt, _ in self.prompts], base=base, limit_s=LIMIT_S
         )

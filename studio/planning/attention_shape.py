@@ -13,6 +13,8 @@ from studio.models.decoder.structure import GROUPS
 
 (QUERY_UP,), (VALUE_UP,) = GROUPS["query_up"][0], GROUPS["value_up"][0]
 (OUTPUT, *_), *_ = GROUPS["output"]
+FLASH_COLUMNS = 256
+"""Wider heads go by PyTorch's memory-efficient attention, which reads a key head for each query head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +59,14 @@ def shape_attention(
     queries = query_heads * head_dim
     tied = "self_attn.k_proj" in linears and "self_attn.v_proj" not in linears
     keys = (given - queries) // (2 - tied)
+    repeated = 2 * queries * (head_dim > FLASH_COLUMNS and keys < queries)
     return AttentionShape(
         layers=layers,
         query_heads=query_heads,
         queries=queries,
         result=queries,
         projected=given,
-        made=(queries + keys) * head_norms + keys * tied,
+        made=(queries + keys) * head_norms + keys * tied + repeated,
         gradients=2 * queries + 2 * keys,
         grouped=keys < queries,
     )

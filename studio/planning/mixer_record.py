@@ -32,7 +32,8 @@ class Cost:
 
 GATED_DELTA = Cost(32.0, 13.0, 0.2, 0.12)
 FUSED_DELTA = Cost(5.4, 13.0, 0.35, 0.7)
-"""By the ops gated_delta, rms_norm and glu, which keep what they read alone. Counted, not measured: at the widths of
+"""By the ops gated_delta, rms_norm and glu, which keep what they read alone. Counted: a slice of Qwen3.5 9B used 12,841
+MiB on an H200 where 13,512 were foretold. At the widths of
 Qwen3.5 9B autograd saves 112 kB a token, and 128 where transformers repeats key heads (5.17 does); the same count gives
 436 for transformers' code, of which 438 were measured. Beside them live each chunk's state and its gradient, 16 kB a
 token each, and gradients of keys and queries of each value head in fp32, 32."""

@@ -22,7 +22,9 @@ from studio.services.presets import Presets
 from studio.services.queue import Queue
 from studio.services.recipe_checks import RecipeChecks
 from studio.services.results import find_result
+from studio.services.reward_code import RewardCode
 from studio.services.reward_trials import RewardTrials
+from studio.services.run_answers import RunAnswers
 from studio.services.run_library import RunLibrary
 from studio.services.runs import Runs
 from studio.services.sharing import Sharing
@@ -57,7 +59,10 @@ class Desk:
             on_begin=lambda: self.chat.unload(),
             on_end=lambda record, by_person: self.queue.note_end(record, by_person=by_person),
         )
-        self.recipes = RecipeChecks(workspace, self.machine, self.datasets, self._light)
+        self.reward_code = RewardCode(workspace)
+        self.recipes = RecipeChecks(
+            workspace, self.machine, self.datasets, self._light, self.reward_code, confirmed=keep_queue
+        )
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.runs, self.recipes.check, self._engine.submit
         )
@@ -66,6 +71,7 @@ class Desk:
         self.library = RunLibrary(workspace, self.runs, self.machine.facts, self._forget, self._release)
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
         self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
+        self.answers = RunAnswers(workspace)
         self.trials = RewardTrials(workspace, self.chat)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
@@ -140,6 +146,7 @@ class Desk:
         self._engine.close(timeout_s)
         self._light.close(0.1)
         self.chat.close()
+        self.trials.close()
         self.datasets.close()
         self.machine.close()
 

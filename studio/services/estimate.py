@@ -186,7 +186,7 @@ class Estimates:
         if not recipe.data.source.strip():
             return 0, RowFigures()
         try:
-            data = look(recipe.data, self.workspace.data_cache)
+            data = look(recipe.data, self.workspace.data_cache, recipe.objective)
         except StudioError:
             return 0, RowFigures()  # it is among the problems
         return data.rows_used, read_rows(data)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,13 +22,14 @@ from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import EXPORTERS, get_exporter
-from studio.engine.exporters.exporter import Exporter, ExportJob, ExportStopped
+from studio.engine.exporters.exporter import NO_LIMITS, Exporter, ExportJob, ExportStopped, FileLimits
 from studio.engine.run_folder import RUN_NAME
 from studio.engine.run_states import RESULT, WEIGHTS
 from studio.machine.failures import refuse_system
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace, count_bytes
 from studio.models.file_hashes import hash_weights
+from studio.models.gguf.llama_cpp import is_there
 from studio.services.export_folder import (
     NOTE,
     close_staging,
@@ -67,6 +69,21 @@ class Estimate:
     free_bytes: int = 0
     """Free memory of the processor."""
     problem: Text | None = None
+    place: str = "python"
+    """Where it is used; see the exporters' PLACES."""
+    loss_kl: float = 0.0
+    """Nats a token that it is usually off the trained model."""
+    checked_by: str = "transformers"
+    """What will open it before it counts."""
+
+
+def describe(target: str, **found: Any) -> Estimate:
+    """Return the Estimate of a form with what is true of it for every run."""
+    exporter = _get_exporter(target)
+    checked_by = exporter.checked_by
+    if checked_by == "llama_cpp" and not is_there():
+        checked_by = "studio"
+    return Estimate(target, place=exporter.place, loss_kl=exporter.loss_kl, checked_by=checked_by, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,7 @@ class Exports:
         task = self._make_task(result)
         problem = exporter.find_problem(task)
         if problem is not None:
-            return Estimate(target, problem=problem)
+            return describe(target, problem=problem)
         size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
         disk_bytes = shutil.disk_usage(_existing(self.home)).free
         free_bytes = psutil.virtual_memory().available
@@ -135,7 +152,10 @@ class Exports:
             problem = text("export.estimate.disk")
         elif free_bytes < memory_bytes:
             problem = text("export.estimate.memory")
-        return Estimate(target, size_bytes, disk_bytes, memory_bytes, free_bytes, problem)
+        return describe(
+            target, size_bytes=size_bytes, disk_bytes=disk_bytes, memory_bytes=memory_bytes, free_bytes=free_bytes,
+            problem=problem,
+        )  # fmt: skip
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -146,16 +166,17 @@ class Exports:
         folder: Path | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         place: str = RESULT,
+        limits: FileLimits = NO_LIMITS,
     ) -> Export:
         """Write `run` as `target` into the workspace's exports or `folder`; waits, asking `should_stop`.
 
-        place: its result, or the name of a checkpoint.
+        place: its result, or the name of a checkpoint. limits: for the form that is chosen by size and loss.
 
         Raises StudioError while a run trains, for an unknown target, an unfinished run, a full disk or an existing
         folder, and when it was stopped, which leaves nothing behind; OSError.
         """
         self._runs.refuse_busy()
-        job = self._begin(Job(), run, target, folder, place)
+        job = self._begin(Job(), run, target, folder, place, limits)
         while not job.ended:
             if should_stop():
                 job.stop()
@@ -188,7 +209,9 @@ class Exports:
         """Return how much of the export that is on lies on the disk already."""
         return count_bytes(staging_of(self.home / self.job_target)) if self.job_target else 0
 
-    def _begin(self, job: Job, run: str, target: str, folder: Path | None, place: str) -> Job:
+    def _begin(
+        self, job: Job, run: str, target: str, folder: Path | None, place: str, limits: FileLimits = NO_LIMITS
+    ) -> Job:
         final = folder or self.home / _name_export(run, place, target)
 
         def work(job: Job) -> Export:
@@ -196,12 +219,14 @@ class Exports:
                 raise ExportStopped
             job.tell(text("export.phase.begin"))
             self._make_room()
-            return self._write(job, self._find(run, place), target, final, overwrite=folder is None)
+            return self._write(job, self._find(run, place), target, final, limits, overwrite=folder is None)
 
         self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
         return job.begin(self._engine, work, "export")
 
-    def _write(self, job: Job, result: Result, target: str, final: Path, *, overwrite: bool) -> Export:
+    def _write(
+        self, job: Job, result: Result, target: str, final: Path, limits: FileLimits, *, overwrite: bool
+    ) -> Export:
         """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
         exporter = _get_exporter(target)
         if final.exists() and not overwrite:
@@ -223,7 +248,8 @@ class Exports:
         except OSError as error:
             what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
             raise StudioError(what, refuse_system(error).why, fix) from error
-        task, checkpoint = self._make_task(result, staging), staging.with_name(f"{staging.name}-checkpoint")
+        task = dataclasses.replace(self._make_task(result, staging), limits=limits)
+        checkpoint = staging.with_name(f"{staging.name}-checkpoint")
         size_bytes = exporter.size_bytes(task)
 
         def tell(phase: Text) -> None:

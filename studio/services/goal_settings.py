@@ -11,9 +11,7 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.planning.run_plan import bitsandbytes_reason, choose_device, plan_backend
 
-GOALS = ("style", "facts", "format", "pairs", "thumbs", "continue")
-LATER = ("reward",)
-"""Goals that are shown with the reason why they cannot be chosen yet."""
+GOALS = ("style", "facts", "format", "pairs", "thumbs", "scores", "continue")
 LENGTHS = ("quick", "balanced", "thorough")
 STRENGTHS = ("gentle", "normal", "strong")
 ROOMS = ("auto", "save", "fast")
@@ -22,9 +20,9 @@ OWN = "own"
 CONTROLS = {"goal": GOALS, "length": LENGTHS, "strength": STRENGTHS, "room": ROOMS}
 
 COMPARING = ("pairs", "thumbs")
-OBJECTIVES = {"pairs": "dpo", "thumbs": "kto", "continue": "pretrain"}
+OBJECTIVES = {"pairs": "dpo", "thumbs": "kto", "scores": "grpo", "continue": "pretrain"}
 """Of goals that the data alone do not decide."""
-RANKS = {"format": 8, "style": 16, "pairs": 16, "thumbs": 16, "facts": 64, "continue": 64}
+RANKS = {"format": 8, "style": 16, "pairs": 16, "thumbs": 16, "scores": 16, "facts": 64, "continue": 64}
 """A format or a style needs little room. New knowledge does: at rank 16 continued pretraining learns clearly less than
 at 64 and up (Biderman et al. 2024, LoRA Learns Less and Forgets Less, section 4)."""
 ADAPTER_RATES = {"gentle": 1e-4, "normal": 2e-4, "strong": 4e-4}
@@ -33,6 +31,8 @@ FULL_RATES = {"gentle": 1e-5, "normal": 2e-5, "strong": 5e-5}
 """Alpaca and LIMA used 2e-5 and 1e-5; a tenth of an adapter's rate. Above 1e-4 most models forget what they knew."""
 PAIR_RATES = {"gentle": 2e-6, "normal": 5e-6, "strong": 1e-5}
 """What comparisons of answers bear with an adapter: Zephyr's recipes used 5e-6 for 7B."""
+SCORE_RATES = {"gentle": 5e-6, "normal": 1e-5, "strong": 2e-5}
+"""An adapter's, ten times what R1 and DAPO used for all weights (Guo et al. 2025; Yu et al. 2025: 1e-6)."""
 FULL_SHARE_OF_RATE = 0.1
 """Of an adapter's rate, for all weights."""
 RANK_FACTORS = {"gentle": 0.5, "normal": 1.0, "strong": 2.0}
@@ -61,6 +61,11 @@ PASSES = {
         "balanced": ((100, 8), (1000, 2), (None, 1)),
         "thorough": ((100, 12), (1000, 4), (None, 2)),
     },
+    "scores": {
+        "quick": ((100, 3), (None, 0.2)),
+        "balanced": ((100, 20), (1000, 4), (None, 1)),
+        "thorough": ((100, 40), (1000, 8), (None, 2)),
+    },
     "continue": {
         "quick": ((None, 1),),
         "balanced": ((300, 3), (10_000, 2), (None, 1)),
@@ -75,6 +80,7 @@ MOST_STEPS = {
     "style": {"quick": 60, "balanced": 3000, "thorough": 10_000},
     "facts": {"quick": 100, "balanced": 5000, "thorough": 15_000},
     "pairs": {"quick": 60, "balanced": 3000, "thorough": 10_000},
+    "scores": {"quick": 20, "balanced": 500, "thorough": 2000},
     "continue": {"quick": 60, "balanced": 5000, "thorough": 20_000},
 }
 """60 steps show whether the loss falls. QLoRA's best chat model took 1,875 steps of 16 examples; beyond a few thousand
@@ -233,6 +239,8 @@ def _strength(goal: str, strength: str, recipe: Recipe, scope: Scope) -> list[Ch
     rate = (FULL_RATES if full else ADAPTER_RATES)[strength]
     if goal in COMPARING:
         rate = PAIR_RATES[strength] * (FULL_SHARE_OF_RATE if full else 1)
+    elif goal == "scores":
+        rate = SCORE_RATES[strength] * (FULL_SHARE_OF_RATE if full else 1)
     if 0 < scope.parameters < SMALL_MODEL:
         rate *= SMALL_FACTOR
     elif scope.parameters > LARGE_MODEL:
@@ -240,7 +248,8 @@ def _strength(goal: str, strength: str, recipe: Recipe, scope: Scope) -> list[Ch
     if goal == "continue":
         rate *= READING_FACTOR
     rate = float(f"{rate:.3g}")
-    why = "rate_pairs" if goal in COMPARING else "rate_full" if full else "rate"
+    why = "rate_full" if full else "rate"
+    why = "rate_pairs" if goal in COMPARING else "rate_scores" if goal == "scores" else why
     if full:
         return [Change(path="optim.learning_rate", value=rate, reason=text(f"plain.why.{why}"))]
     rank = int(RANKS[goal] * RANK_FACTORS[strength])

@@ -15,14 +15,26 @@ from studio.services.dataset_session import Datasets
 from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
+from studio.services.reward_code import RewardCode
 from studio.services.worker import Worker
 
 
 class RecipeChecks:
     """Looks at recipes for one workspace and machine; from any thread, data is read on `light`."""
 
-    def __init__(self, workspace: Workspace, health: MachineState, datasets: Datasets, light: Worker) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        health: MachineState,
+        datasets: Datasets,
+        light: Worker,
+        code: RewardCode,
+        *,
+        confirmed: bool = True,
+    ) -> None:
+        """`confirmed`: whether a person's code must be; who names a recipe to a command has said so by that."""
         self.workspace = workspace
+        self._code, self._confirmed = code, confirmed
         self._health, self._datasets, self._light = health, datasets, light
 
     def demo(self) -> Recipe:
@@ -34,7 +46,9 @@ class RecipeChecks:
         machine = self._health.add_experience(self._health.now(), recipe)
         free_bytes, counted = shutil.disk_usage(self.workspace.root).free, self._datasets.count(recipe)
         cache = self.workspace.data_cache
-        return self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        found = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        rewards = self._code.find_problems(recipe.rewards, confirmed=self._confirmed)
+        return tuple(sorted((*found, *rewards), key=lambda problem: problem.severity != "error"))
 
     def plan(self, recipe: Recipe) -> BackendPlan:
         """Return what a run of `recipe` would use on this machine. Raises StudioError for an unreadable model."""
@@ -47,6 +61,8 @@ class RecipeChecks:
         if counted is not None and counted.tokens:
             return RowFigures(count=counted.rows_used, tokens=counted.tokens)
         try:
-            return self._light.call(lambda: read_rows(look(recipe.data, self.workspace.data_cache)))
+            return self._light.call(
+                lambda: read_rows(look(recipe.data, self.workspace.data_cache, recipe.objective))
+            )
         except StudioError:
             return RowFigures()  # what is wrong with it the check says

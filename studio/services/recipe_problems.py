@@ -12,6 +12,7 @@ from studio.core.facts import DataFacts, MachineFacts, ModelFacts
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, Recipe
 from studio.data import remote
+from studio.data.asked_format import settle_asked
 from studio.data.convert import Converted, convert, identify
 from studio.data.filters import read_filters
 from studio.data.pipeline import (
@@ -72,7 +73,7 @@ def find_problems(
     except StudioError as error:
         problems.append(_say("model.source", error))
     try:
-        data = look(recipe.data, cache)
+        data = look(recipe.data, cache, recipe.objective)
     except StudioError as error:
         problems.append(_say("data.source", error))
     if data is not None and counted is not None:
@@ -109,13 +110,14 @@ def find_problems(
     return tuple(sorted(together, key=lambda problem: problem.severity != "error"))
 
 
-def look(spec: DatasetSpec, cache: Path | None = None) -> DataFacts:
+def look(spec: DatasetSpec, cache: Path | None = None, objective: str = "auto") -> DataFacts:
     """Return what the head of a data set says; its rows are counted (else 0) when all can be read in seconds.
 
-    cache: as in find_problems.
+    cache: as in find_problems; objective: the recipe's, which may say what the data leave open.
 
     Raises StudioError when it cannot be read, its format is not clear, or too many of its rows are broken.
     """
+    spec = settle_asked(spec, objective, _without_network(spec, cache))
     head = preview(spec, None, rows=SAMPLE_ROWS, cache=_without_network(spec, cache))
     if head.refusal is not None:
         raise head.refusal

@@ -64,9 +64,12 @@ def read_recipe(path: str | Path, tell: Callable[[Text], None] = lambda note: No
             recipe.data, source=place(recipe.data.source), validation=place(recipe.data.validation)
         ),
         rewards=tuple(
-            dataclasses.replace(one, name=FILE + place(one.name.removeprefix(FILE)))
-            if one.name.startswith(FILE)
-            else one
+            dataclasses.replace(
+                one,
+                name=FILE + place(one.name.removeprefix(FILE)) if one.name.startswith(FILE) else one.name,
+                options=one.options
+                | {key: place(str(one.options[key])) for key in ("folder",) if key in one.options},
+            )
             for one in recipe.rewards
         ),
     )

@@ -15,7 +15,7 @@ from studio.core.recipe import DatasetSpec, Recipe, RewardSpec
 from studio.data.questions import QuestionRow, read_questions
 from studio.machine.workspace import Workspace
 from studio.services.chat_service import ChatService
-from studio.services.worker import Job
+from studio.services.worker import Job, Worker
 
 SAMPLE_TEMPERATURE = 1.0
 """That at which training draws, too."""
@@ -50,16 +50,27 @@ class RewardTrials:
 
     def __init__(self, workspace: Workspace, chat: ChatService) -> None:
         self.workspace, self._chat = workspace, chat
+        self.job: Job | None = None
+        """The last trial that a screen began, on or ended."""
+        self._worker = Worker("trials")
         self._kept: dict[tuple[Any, ...], list[list[tuple[str, int, bool]]]] = {}
         self._lock = threading.Lock()
 
     def start(self, rewards: Sequence[RewardSpec], wish: TrialWish) -> Job:
-        """Begin a trial; the Job's result is an engine.rewards.trial.RewardTrial. Raises StudioError."""
+        """Begin a trial; the Job's result is an engine.rewards.trial.RewardTrial.
+
+        Raises StudioError while another is on, and while a run trains where a model is to answer.
+        """
+        if self.job is not None and not self.job.ended:
+            raise StudioError(text("test.busy"), text("test.busy.why"), text("test.busy.fix"))
+        if wish.asks:
+            self._chat.refuse_while_training()
 
         def work(job: Job) -> Any:
             return self.run(rewards, wish, tell=job.tell, should_stop=lambda: job.stopping)
 
-        return self._chat.begin_test(wish.run, work)
+        self.job = Job().begin(self._worker, work, "trial")
+        return self.job
 
     def run(
         self,
@@ -92,6 +103,12 @@ class RewardTrials:
             open_rewards(rewards, folder=Path(folder), seed=wish.seed) as opened,
         ):
             return try_rewards(opened, rows, compares=compares, should_stop=should_stop)
+
+    def close(self) -> None:
+        """Ask the trial that is on to end, and let its thread go."""
+        if self.job is not None:
+            self.job.stop()
+        self._worker.close(0.1)
 
     def _draw(
         self, asked: Sequence[QuestionRow], wish: TrialWish, tell: Tell, should_stop: Callable[[], bool]

@@ -86,7 +86,8 @@ def build(context: Context) -> gr.Blocks:
         training.make_shared()
         OtherWindow(context, form)
         frame.bind(blocks.load, training.stop)
-        card.bind(blocks.load, [tabs[name] for name in RUN_TABS], made["dataset"].verdict.change)
+        more = made["dataset"].verdict.change, made["hyperparameters"].rewards.section.change
+        card.bind(blocks.load, [tabs[name] for name in RUN_TABS], *more)
         made["home"].bind(tabs["home"], blocks.load, form, training)
         made["model"].bind(tabs["model"])
         made["dataset"].bind(tabs["dataset"])

@@ -11,7 +11,7 @@ from studio.core.codec import from_json
 from studio.core.errors import Problem, RecipeError
 from studio.core.i18n import Catalogue, literal, text
 from studio.core.knobs import Knob, knobs_of
-from studio.core.recipe import RECIPE_VERSION, Recipe, change_recipe, read_value
+from studio.core.recipe import RECIPE_VERSION, Recipe, RewardSpec, change_recipe, read_value
 from studio.ui.field_badges import elem_id, make_marks
 from studio.ui.number_input import read_number, show_number
 from studio.ui.shell.html_events import whole
@@ -59,9 +59,13 @@ class Form:
             and path not in self.components
         ]
 
-    def read(self, values: Sequence[Any]) -> Recipe:
-        """Return the recipe of the components' values. Raises RecipeError with a Problem for each unreadable one."""
-        return read_recipe(self.knobs, dict(zip(self.components, values, strict=True)))
+    def read(self, values: Sequence[Any], rewards: tuple[RewardSpec, ...] = ()) -> Recipe:
+        """Return the recipe of the components' values and of `rewards`, which have no component.
+
+        Raises RecipeError with a Problem for each value that cannot be read.
+        """
+        found = read_recipe(self.knobs, dict(zip(self.components, values, strict=True)))
+        return change_recipe(found, {"rewards": rewards})
 
     def read_over(self, base: Recipe, values: Sequence[Any]) -> Recipe:
         """Return the recipe of the components' values; where one cannot be read yet, `base` says what it is."""
@@ -185,7 +189,7 @@ def _read_value(knob: Knob, raw: Any, problems: list[Problem]) -> Any:
                 problems.append(_problem(knob, "ui.form.mapping_line", line=literal(line.strip()[:80])))
         return mapping
     if knob.kind is tuple:
-        return [line for line in whole(str(raw or "")).splitlines() if line.strip()]
+        return tuple(line for line in whole(str(raw or "")).splitlines() if line.strip())
     if knob.kind is str:
         return whole(str(raw or "")).strip()
     return bool(raw)

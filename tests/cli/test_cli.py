@@ -183,6 +183,18 @@ def test_an_adapter_for_llama_cpp_and_a_model_for_ollama(trained, ask):
     assert "Q4_K_M" in next(folder.glob("*.gguf")).name
 
 
+@pytest.mark.computing
+def test_a_file_of_a_size_that_the_person_names(trained, ask):
+    usual = ask("export", trained[0]["run"], "--to", "gguf", "--type", "q6_k")
+    answer = ask("export", trained[0]["run"], "--to", "gguf", "--size", f"{usual['bytes'] / 1e6:.3f}MB")
+    (file,) = Path(answer["path"]).glob("*-FIT.gguf")
+    assert 0.95 * usual["bytes"] < file.stat().st_size <= usual["bytes"]
+    assert "Tensors by form:" in (file.parent / "README.md").read_text(encoding="utf-8")
+    for wrong in (("--size", "six"), ("--within", "1")):
+        assert wrong[1] in ask("export", trained[0]["run"], "--to", "gguf", *wrong, code=2)["error"]["what"]
+    assert "MB" in ask("export", trained[0]["run"], "--to", "gguf", "--size", "1KB", code=2)["error"]["why"]
+
+
 def test_export_into_a_folder_of_the_persons_own(trained, ask, tmp_path):
     folder = tmp_path / "out"
     assert ask("export", trained[0]["run"], "--folder", folder)["path"] == str(folder)

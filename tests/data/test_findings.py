@@ -40,6 +40,9 @@ def test_marked_words_are_learned_whole(tell):
     report = tell(text=TOLD, label=MARKS)
     assert report["needs_answer"] == []
     assert report["preview"][0]["messages"][-1]["content"] == '[[8, 11, "WHO"], [58, 63, "WHERE"]]'
+    assert "data.sniff.picked" not in str(report["reason"]), (
+        "nothing is said to be picked where all is learned"
+    )
 
 
 @pytest.mark.parametrize("name", ["cues", "hits", "result"])
@@ -102,3 +105,49 @@ def test_a_title_that_is_cut_off_is_no_question(tell):
 def test_codes_are_what_a_text_is_told_of(tell):
     report = tell(column_1=[f"K{n:03}" for n in range(12)], column_2=TOLD[:12])
     assert choices(report) == {"prompt": ["column_1", "column_2"], "completion": ["column_2", "column_1"]}
+
+
+def test_a_text_and_what_was_found_in_it_as_a_list(tell, tmp_path):
+    rows = [[text, {"entities": marks}] for text, marks in zip(TOLD, MARKS, strict=True)]
+    for name, whole in (("a.json", rows), ("b.json", {"classes": ["WHO", "WHERE"], "annotations": rows})):
+        path = tmp_path / name
+        path.write_text(json.dumps(whole), encoding="utf-8")
+        report = follow(str(path))
+        assert report["mapping"] == {"prompt": "text", "completion": "entities"} and report["rows_used"] == 24
+
+
+def test_a_text_and_its_number_as_a_list(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(
+        json.dumps({"about": "0 low, 1 high", "data": [[text, n % 2] for n, text in enumerate(TOLD)]})
+    )
+    report = follow(str(path))
+    assert report["mapping"] == {"prompt": "text", "completion": "label"}
+
+
+def test_nothing_found_is_an_answer(tmp_path):
+    marks = [found if n % 2 else [] for n, found in enumerate(MARKS)]
+    report = follow(write(tmp_path, text=TOLD, entities=marks))
+    assert report["rows_used"] == 24 and report["preview"][0]["messages"][-1]["content"] == "[]"
+
+
+def test_events_are_found_by_the_words_that_they_name(tell):
+    events = [[{"type": "PAY", "trigger": "paid", "who": "Odd"}] for _ in TOLD]
+    assert tell(text=TOLD, event_list=events)["needs_answer"][0]["choices"] == ["prompt_completion", "text"]
+
+
+def test_what_a_relation_is_between_is_read_with_the_text(tmp_path):
+    subj = [{"text": "Odd", "start": 8, "end": 11} for _ in TOLD]
+    obj = [{"text": "Varde", "start": text.index("Varde"), "end": len(text) - 1} for text in TOLD]
+    kinds = ["lives_in", "none"] * 12
+    report = follow(write(tmp_path, text=TOLD, relation=kinds, subj=subj, obj=obj))
+    assert report["mapping"]["completion"] == "relation"
+    assert {report["mapping"].get("material"), report["mapping"].get("material_2")} == {"subj", "obj"}
+
+
+def test_two_texts_that_are_judged_are_both_read_beside_all_their_other_forms(tmp_path):
+    other = [f"Skipper Odd of the tug number {n} had {n + 1} crowns left over for tar." for n in range(24)]
+    forms = {f"statement{k}_{form}": [form + " " + one.upper() for one in texts] for form in ("x", "y", "z")
+             for k, texts in ((1, TOLD), (2, other))}  # fmt: skip
+    report = follow(write(tmp_path, statement1=TOLD, statement2=other, answer=["yes", "no"] * 12, **forms))
+    assert report["mapping"]["prompt"] == "statement1" and report["mapping"]["material"] == "statement2"

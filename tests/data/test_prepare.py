@@ -321,6 +321,39 @@ def test_chats_are_questions_too_and_go_on_with_their_answers(tmp_path, jsonl, t
     assert found.asked.read(0).columns == {"answer": "d"}
 
 
+@pytest.mark.parametrize(
+    ("row", "asked", "expected"),
+    [
+        ({"question": "a{}?", "answer": "so\n#### {}"}, "a{}?", {"answer": "so\n#### {}"}),
+        (
+            {"problem": "a{}", "solution": "long {}", "answer": "{}"},
+            "a{}",
+            {"solution": "long {}", "answer": "{}"},
+        ),
+        ({"prompt": "a{}"}, "a{}", {}),
+        ({"messages": [{"role": "user", "content": "a{}"}]}, "a{}", {}),
+        ({"prompt": [{"role": "user", "content": "a{}"}], "solution": "{}"}, "a{}", {"solution": "{}"}),
+    ],
+)
+def test_an_objective_that_asks_says_what_rows_leave_open(
+    tmp_path, jsonl, tokenizer_of, row, asked, expected
+):
+    def fill(value, i):
+        if isinstance(value, str):
+            return value.replace("{}", str(i))
+        return (
+            [fill(one, i) for one in value]
+            if isinstance(value, list)
+            else {k: fill(v, i) for k, v in value.items()}
+        )
+
+    path = jsonl(tmp_path / "a.jsonl", [fill(row, i) for i in range(12)])
+    found = prepare_file(path, tokenizer_of("chatml"), "grpo", validation_share=0.0)
+    read = found.asked.read(3)
+    assert len(found.train) == 12 and read.messages[-1]["content"] == fill(asked, 3)
+    assert {name: read.columns[name] for name in expected} == fill(expected, 3)
+
+
 def test_prompts_that_leave_too_little_room_are_left_out_by_number(tmp_path, jsonl, tokenizer_of):
     rows = [{"prompt": "word " * (30 if i == 1 else 1), "answer": "x"} for i in range(4)]
     path = jsonl(tmp_path / "a.jsonl", rows)

@@ -138,3 +138,40 @@ def test_objects_of_lists_that_are_no_splits():
         find_rows({"people": [{"id": 1, "name": "Odd"}], "boats": [{"length": 3, "tons": 4, "built": 1900}]})
         is None
     )
+
+
+def test_texts_under_their_classes():
+    told = {
+        "Rope work": [f"Splice the old rope number {n}" for n in range(3)],
+        "Tar work": ["Boil the tar slowly in the pot", "Paint the hull with it"],
+        "Net work": ["Mend the net by hand"],
+    }
+    assert find_rows(told)[3] == {"class": "Tar work", "text": "Boil the tar slowly in the pot"}
+    deep = {"quay": told, "ship": {"Deck": ["Scrub the deck with sand and water"]}}
+    assert find_rows(deep)[-1]["class"] == "ship / Deck"
+    columns = {"asked": ASKED, "said": SAID, "noted": SAID}
+    assert find_rows(columns)[0] == {"asked": ASKED[0], "said": SAID[0], "noted": SAID[0]}
+
+
+def test_pairs_in_two_scripts_are_a_translation(tmp_path):
+    from studio.core.recipe import DatasetSpec
+    from studio.data.dataset_report import describe
+
+    pairs = [[f"The quay number {n} is dry.", f"第{n}号码头是干的。"] for n in range(6)]
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps(pairs), encoding="utf-8")
+    asked = describe(DatasetSpec(source=str(path)))["needs_answer"]
+    assert [one["choices"] for one in asked] == [["column_1", "column_2"], ["column_2", "column_1"]]
+
+
+def test_a_sheet_whose_first_row_holds_values_has_no_header(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for n, (asked, said) in enumerate(zip(ASKED, SAID, strict=True)):
+        book.active.append([asked, said, n + 17])
+    book.save(tmp_path / "rows.xlsx")
+    from studio.core.recipe import DatasetSpec
+    from studio.data.dataset_report import describe
+
+    report = describe(DatasetSpec(source=str(tmp_path / "rows.xlsx")))
+    assert report["columns"][:2] == ["column_1", "column_2"] and report["rows_read"] == 6

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from studio.core.events import EvalLogged, RunPlanned, StepLogged
+from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged
 from studio.core.recipe import RewardSpec, SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.loss import LossHead
@@ -263,8 +263,10 @@ CHANGES = {
 
 def test_a_run_learns_from_its_own_answers(ran, jsonl, tmp_path):
     changes = CHANGES | {"data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl"))}
-    result = ran(changes)
+    result = ran(changes | {"run.samples": 2})
     assert result.record.state == "finished", result.log
+    written = result.of(SampleWritten)
+    assert written and all(one.prompt.replace("say", "yes") == one.expected for one in written)
     names = [one.name for one in result.of(RunPlanned)[0].metrics]
     steps = result.of(StepLogged)
     assert {"reward", "frac_reward_zero_std", "completions/mean_length", "entropy"} <= {*names}
@@ -334,3 +336,68 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_same_answers(ran, jsonl, tmp
         for run in (whole, resumed)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_groups_that_are_all_alike_are_replaced_by_other_prompts(ran, jsonl, tmp_path):
+    code = tmp_path / "odd.py"
+    code.write_text(
+        "def odd(completions, level, **columns):\n"
+        "    return [n if row % 2 else 0.0 for n, row in zip(range(len(completions)), level)]\n",
+        encoding="utf-8",
+    )
+    changes = CHANGES | {
+        "data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl")),
+        "rewards": (RewardSpec(name=f"file:{code}"),),
+        "data.validation_share": 0.0,
+        "optim.max_steps": 3,
+    }
+    shares = {}
+    for redraws in (0, 4):
+        result = ran(changes | {"sampling.redraws": redraws}, runs=tmp_path / f"runs{redraws}")
+        assert result.record.state == "finished", result.log
+        steps = result.of(StepLogged)
+        shares[redraws] = [step.metrics["frac_reward_zero_std"] for step in steps]
+        lines = [json.loads(line) for line in (result.folder.path / FILE).open(encoding="utf-8")]
+        assert len(lines) == 3 * 3 * 4 and len({(line["step"], line["row"]) for line in lines}) == 9
+        if redraws:
+            assert sum(step.metrics["groups/redrawn"] for step in steps) > 0
+            assert all(int(line["prompt"].split()[-1]) % 2 for line in lines)
+    assert max(shares[0]) > 0 == max(shares[4])
+
+
+def test_memory_that_runs_out_means_fewer_answers_at_once_and_the_same_answers(
+    ran, jsonl, tmp_path, monkeypatch
+):
+    from studio.engine.generation.answerer import Answerer
+
+    changes = CHANGES | {
+        "data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl")),
+        "optim.max_steps": 2,
+        "data.validation_share": 0.0,
+    }
+    calm = ran(changes, runs=tmp_path / "calm")
+    grow, asked = Answerer.grow, []
+
+    def short(self, completions, *, slots, **settings):
+        asked.append(slots)
+        if slots > 16:  # some have begun when it runs out
+            steps = iter(range(5))
+            grow(
+                self,
+                completions,
+                slots=slots,
+                **settings | {"should_stop": lambda: next(steps, None) is None},
+            )
+            for one in completions:
+                one.reason = None if one.reason == "stopped" else one.reason
+            raise torch.OutOfMemoryError("planted")
+        return grow(self, completions, slots=slots, **settings)
+
+    monkeypatch.setattr(Answerer, "grow", short)
+    result = ran(changes, runs=tmp_path / "short")
+    assert result.record.state == "finished", result.log
+    assert asked[:3] == [64, 32, 16] and 16 in asked[3:]
+    freed = result.of(MemoryFreed)
+    assert [one.message.id for one in freed] == ["memory.answers"] * 2 and freed[0].rung == "answers"
+    lines = [(one.folder.path / FILE).read_text("utf-8") for one in (calm, result)]
+    assert lines[0] == lines[1]

@@ -55,6 +55,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                  "epsilon": 0.003, "epsilon_high": 0.004}),
     "cispo": ({"loss": "cispo", "updates": 2, "cispo_cap": 1.01},
               {"loss_type": "cispo", "num_iterations": 2, "epsilon_high": 1.01}),
+    "sapo": ({"loss": "sapo", "updates": 2}, {"loss_type": "sapo", "num_iterations": 2}),
+    "luspo": ({"loss": "luspo", "updates": 2, **TIGHT},
+              {"loss_type": "luspo", "importance_sampling_level": "sequence", "num_iterations": 2,
+               "epsilon": 0.003, "epsilon_high": 0.004}),
     "rloo": ({"loss": "rloo", "updates": 2, **SMALL}, {"num_iterations": 2, "beta": 0.0, **THEIRS}),
     "rloo kl": ({"loss": "rloo", "updates": 2, "beta": 0.05, **SMALL}, {"num_iterations": 2, "beta": 0.05, **THEIRS}),
     "dapo masked": ({"loss": "dapo", "cut_answers": "leave_out"},
@@ -207,7 +211,7 @@ def test_ten_steps_are_those_of_trl(name, own, tmp_path):
     assert compared >= {"reward", "reward_std", "frac_reward_zero_std", "completions/clipped_ratio",
                         "rewards/score_all/mean", "completions/mean_terminated_length"}  # fmt: skip
     assert ("kl" in compared) == ("beta" in settings)
-    if "updates" in settings and settings["loss"] != "cispo":
+    if "updates" in settings and settings["loss"] not in ("cispo", "sapo"):
         assert max(step.metrics["clip_ratio/region_mean"] for step in steps) > 0.02, "nothing was clipped"
     weights, start = read_weights(expected), read_weights(make_model())
     for key, weight in read_weights(found).items():

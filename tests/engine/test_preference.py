@@ -12,7 +12,15 @@ import torch
 from studio.core.errors import StudioError
 from studio.core.events import AnswersScored, EvalLogged, PhaseStarted, RunPlanned, StepLogged, Warned
 from studio.core.i18n import load_catalogue
-from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, change_recipe
+from studio.core.recipe import (
+    DatasetSpec,
+    ModelChoice,
+    OptimSpec,
+    PreferenceSpec,
+    Recipe,
+    RewardSpec,
+    change_recipe,
+)
 from studio.data.sequence_packing import Example, pack
 from studio.engine.batches import pick_values
 from studio.engine.objectives import get_objective
@@ -20,6 +28,8 @@ from studio.engine.objectives.cpo import LOSSES as CPO_LOSSES
 from studio.engine.objectives.dpo import LOSSES
 from studio.engine.objectives.objective import Objective, Picked
 from studio.engine.reference_logprobs import FILE, add_reference
+from studio.engine.rewards import open_rewards
+from studio.engine.rewards.reward import Answered
 from studio.engine.trainer import Trainer
 from studio.engine.trainer_hooks import Hooks
 from studio.models.decoder.host_to_device import _cut as cut_bytes
@@ -330,6 +340,23 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
     loaded = AutoModelForSequenceClassification.from_pretrained(target, dtype=torch.float32).eval()
     for words in ("yes 3 yes", "no no no"):
         assert score(loaded, words) == pytest.approx(score(adapted, words), abs=0.1)
+    answers = [
+        Answered(prompt=({"role": "user", "content": "say 3"},), answer=words)
+        for words in ("yes 3 yes", "no no no")
+    ]
+    for place in (result.folder.path, target):
+        spec = RewardSpec(name="model", options={"folder": str(place)})
+        with open_rewards([spec], folder=tmp_path, seed=1) as rewards:
+            found = [one.total for one in rewards.score(answers)]
+        assert found == pytest.approx([score(adapted, one.answer) for one in answers], abs=0.1)
+    with (
+        pytest.raises(StudioError) as refusal,
+        open_rewards(
+            [RewardSpec(name="model", options={"folder": recipe.model.source})], folder=tmp_path, seed=1
+        ),
+    ):
+        pass
+    assert refusal.value.what.id == "reward.model.missing"
 
 
 def test_a_reward_model_of_all_weights_is_refused_before_it_starts(machine, recipe):

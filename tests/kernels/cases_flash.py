@@ -9,6 +9,7 @@ CASES = (
     {"rows": 70, "width": 256, "dtype": "float16", "head_dim": 256, "shared": 1, "softcap": 8.0, "empty": 3},
     {"rows": 7, "width": 512, "dtype": "bfloat16", "head_dim": 128, "spread": 20.0, "shared": 4},
     {"rows": 7, "width": 512, "dtype": "float16", "head_dim": 128, "spread": 20.0, "shared": 4},
+    {"rows": 40, "width": 1024, "dtype": "bfloat16", "head_dim": 512, "softcap": 0.0},
     {
         "rows": 200,
         "width": 16,
@@ -25,7 +26,7 @@ LARGE = tuple(
     {"rows": rows, "width": 4 * head_dim, "dtype": dtype, "head_dim": head_dim, **options}
     for dtype in ("bfloat16", "float16")
     for rows in (1, 7, 257, 4096)
-    for head_dim in (64, 128, 256)
+    for head_dim in (64, 128, 256, 512)
     for options in (
         {},
         {"lengths": (rows,), "window": 100},

@@ -172,7 +172,7 @@ def test_choice_on_the_processor(changes, name, word, dtype):
     [
         ((8, 0), torch.bfloat16, 256, True),
         ((12, 0), torch.float16, 80, True),
-        ((9, 0), torch.bfloat16, 264, False),
+        ((9, 0), torch.bfloat16, 520, False),
         ((7, 5), torch.float16, 64, False),
         ((9, 0), torch.float32, 64, False),
     ],

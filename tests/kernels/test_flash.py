@@ -40,7 +40,7 @@ def launches(monkeypatch, tmp_path) -> list[Launch]:
 
 @pytest.mark.parametrize(
     ("head_dim", "card"),
-    some_of_several([one for one in product((64, 128, 256), CARDS) if one not in TWINS], FAST),
+    some_of_several([one for one in product((64, 128, 256, 512), CARDS) if one not in TWINS], FAST),
 )
 def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):
     monkeypatch.setattr(flash, "read_capability", lambda device: CARDS[card])
@@ -54,7 +54,7 @@ def test_tiles_fit_every_card(launches, monkeypatch, head_dim, card):
 
 @pytest.mark.parametrize("shared_kb", flash.TILES)
 def test_tiles_are_powers_of_two_that_a_matrix_instruction_takes(shared_kb):
-    assert set(flash.TILES[shared_kb]) == {64, 128, 256}
+    assert set(flash.TILES[shared_kb]) == {64, 128, 256, 512}
     for tiles in flash.TILES[shared_kb].values():
         for size in (size for tile in tiles for size in (tile.queries, tile.keys)):
             assert size >= 16 and size & (size - 1) == 0

@@ -42,6 +42,7 @@ class Exporter:
 
     needed_bytes = 1
     merges = True
+    place, loss_kl, checked_by = "python", 0.0, "transformers"
 
     def size_bytes(self, job: ExportJob) -> int:
         return 10
@@ -319,9 +320,9 @@ def test_an_export_that_memory_cannot_take_is_refused_before_it_is_written(desk,
     ],
 )
 def test_the_check_of_an_adapter_takes_what_loading_its_base_as_planned_takes(
-    device, dtype, quantization, share
+    device, dtype, quantization, share, workspace
 ):
-    facts = dataclasses.replace(FakeDesk(None).inspect("any"), parameters=1000, linear_parameters=1000)
+    facts = dataclasses.replace(FakeDesk(workspace).inspect("any"), parameters=1000, linear_parameters=1000)
     plan = dataclasses.replace(
         make_plan(), device=choose(device), dtype=choose(dtype), quantization=choose(quantization)
     )

@@ -22,6 +22,9 @@ from studio.core.run_record import RunRecord
 from studio.hub.access_token import NO_MIRROR, Mirror
 from studio.machine.workspace import child_environment, open_workspace
 from studio.services.dataset_session import Datasets
+from studio.services.reward_code import RewardCode
+from studio.services.reward_trials import RewardTrials
+from studio.services.run_answers import RunAnswers
 from studio.services.sharing import Sharing
 from tests.ui.browser import Window, describe_page, open_chromium, wait_for
 from tests.ui.sample_report import FakeTools
@@ -182,6 +185,8 @@ class FakeDesk:
         self.datasets = Datasets(self.workspace, self.tools)
         self.sharing = Sharing(self.workspace)
         self.runs = self.recipes = self
+        self.answers = RunAnswers(self.workspace)
+        self.reward_code, self.trials = RewardCode(self.workspace), RewardTrials(self.workspace, self)
         for noun in ("queue", "models", "chat"):
             if not hasattr(self, noun):
                 setattr(self, noun, self)

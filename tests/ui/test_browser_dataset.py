@@ -206,6 +206,21 @@ def test_the_columns_are_saved_and_found_again(start_studio, tmp_path):  # noqa:
     assert asked(page) == []
 
 
+def test_a_refused_file_leaves_the_drop_zone_free(start_studio, tmp_path):  # noqa: F811
+    window = start_studio("zh-CN")
+    page = window.open("zh-CN")
+    show_tab(page, "dataset")
+    for name, data in (("brief.docx", b"PK" + bytes(200)), ("leer.jsonl", b""), ("cut.zip", b"PK\x03\x04")):
+        file = tmp_path / name
+        file.write_bytes(data)
+        page.set_input_files("#dataset-upload input[type=file]", file)
+        page.wait_for_selector(f".toast-body >> text={name}")
+        page.wait_for_selector("#dataset-upload input[type=file]", state="attached")
+    page.set_input_files("#dataset-upload input[type=file]", write_csv(tmp_path / "gut.csv"))
+    page.wait_for_selector("#dataset-rows td")
+    assert sorted(path.name for path in window.workspace.datasets.iterdir()) == ["gut.csv"]
+
+
 def test_nothing_in_the_data_runs_in_the_page(start_studio, tmp_path):  # noqa: F811
     turns = [{"role": "user", "content": EVIL}, {"role": "assistant", "content": EVIL}]
     file = tmp_path / "evil.jsonl"

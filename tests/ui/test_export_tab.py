@@ -12,7 +12,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.exporters.gguf_file import GGUFS
-from studio.services.exports import TARGETS, Estimate, ExportItem
+from studio.services.exports import TARGETS, Estimate, ExportItem, describe
 from studio.ui.context import ASKING
 from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
 from studio.ui.tabs.export.tab import ExportTab
@@ -43,7 +43,8 @@ class FakeExports:
                 text("run.no_result", run="<b>"), text("run.no_result.why"), text("run.no_result.fix")
             )
         problem = text("export.estimate.memory") if target == "merged" else None
-        return Estimate(target, 2**20, 2**30, 2**31, 2**29, problem)
+        takes = {"size_bytes": 2**20, "disk_bytes": 2**30, "memory_bytes": 2**31, "free_bytes": 2**29}
+        return describe(target, problem=problem, **takes)
 
     def start(self, run: str, target: str, place: str = ""):
         self.did.append(("start", "-".join(filter(None, (run, place, target)))))
@@ -116,7 +117,9 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     assert tab.enter("done", "!older", True)[0]["value"] == "older"
     buttons = {one.get("id"): "disabled" in one for name, one in Reader(targets).tags if name == "button"}
     packed = {f"export-start-{one.name}": False for one in GGUFS}
-    packed |= {f"export-start-{name}": False for name in ("ollama", "adapter_gguf", "script")}
+    packed |= {
+        f"export-start-{one}": False for one in ("ollama", "adapter_gguf", "script", "fp8", "w4a16", "mlx")
+    }
     assert buttons == {"export-start": False, "export-start-merged": True} | packed, (
         "merged has too little memory"
     )

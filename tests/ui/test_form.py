@@ -155,3 +155,9 @@ def test_the_unit_stands_in_the_label(form):
 def test_importing_the_window_writes_nothing_beside_its_files(form):
     # Gradio writes a .pyi file for every subclass of a component.
     assert list(Path(app.__file__).parent.rglob("*.pyi")) == []
+
+
+def test_fields_as_they_are_shown_change_nothing(form):
+    """Else opening a file would list settings that stay as they are."""
+    shown = dict(zip(form.components, form.show(DEMO), strict=True))
+    assert form.read_typed(DEMO, shown)[0] == DEMO

@@ -218,7 +218,7 @@ def test_each_metric_of_a_run_is_a_chart_of_its_own(page):
         Metric(name="plain_loss", better="lower"),
         Metric(name="preferred", unit="share", better="higher", first=True),
     ]
-    metrics = label_metrics(declared, lambda id: id.removeprefix("metric."))
+    metrics = label_metrics(declared, lambda text: text.id.removeprefix("metric."))
     points, shown = Points(), {}
     for step in range(1, 6):
         for number, value in enumerate((2.5, step / 10)):

@@ -193,3 +193,14 @@ def test_better_answers_that_become_less_likely_are_told_while_the_margin_grows(
 def test_the_small_rates_of_comparisons_are_not_called_small():
     flat = compare(lambda i: -40.0, lr=5e-7)
     assert "rate_low" not in ids(flat) and "rate_low" in ids(curve(lambda i: 2.0, lr=5e-7))
+
+
+def test_the_loss_of_drawn_answers_is_not_judged():
+    """It begins at 0, where no answer was scored otherwise than another, and a good run's rises from there."""
+
+    def loss(i: int) -> float:
+        return 0.0 if i < 6 else 0.004 * i
+
+    drawn = curve(loss, count=30, metrics=lambda i: {"reward": i / 30, "completions/mean_length": 40.0})
+    assert "rate_high" in ids(curve(loss, count=30))
+    assert ids(drawn) == []

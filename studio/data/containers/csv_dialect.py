@@ -171,9 +171,9 @@ def _find_header(records: Sequence[Record], header_row: int) -> int | None:
             sum(bool(cell.strip()) for cell in others) > 1 for _, others in records[place + 1 : TITLE_RECORDS]
         )
         if len(cells) == width and not padded_title:
-            return None if _is_data(cells) or _is_like_the_rest(cells, records[place + 1 :]) else place
+            return None if holds_values(cells) or _is_like_the_rest(cells, records[place + 1 :]) else place
         if len(cells) > 1 and not only_first:  # names, above rows with another number of cells
-            return None if _is_data(cells) else place
+            return None if holds_values(cells) else place
     return 0
 
 
@@ -214,7 +214,7 @@ def _is_written_alike(cell: str, below: Sequence[str]) -> bool:
     return foreign and known and middle / 2 <= len(cell) <= 2 * middle
 
 
-def _is_data(cells: Sequence[str]) -> bool:
+def holds_values(cells: Sequence[str]) -> bool:
     """Return whether the cells are values rather than names: numbers, or whole texts."""
     words = [cell.strip() for cell in cells]
     if words == [str(number) for number in range(len(words))]:  # what pandas writes for columns without names

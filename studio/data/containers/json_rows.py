@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from studio.data.containers.json_text import TALK, is_talk
+from studio.data.containers.json_text import TALK, is_talk, part_cells
+from studio.data.formats.aliases import (
+    ANSWERS,
+    CHOSEN,
+    EXPECTED,
+    INPUT,
+    INSTRUCTION,
+    LABEL,
+    LISTS,
+    MATERIAL,
+    QUESTIONS,
+    REJECTED,
+    SOURCES,
+    TEXT,
+)
+from studio.data.formats.column_names import simplify
 
 LEAST_PARTS = 3
 """So many objects with the same keys are rows under their ids; two may be the two sides of one."""
 LEAST_TEXTS = 12
 """So many texts with names of one kind are no columns of one row."""
 LEVELS = 4
+MANY = 6
+"""Fewer lists of one length are rather the columns of a table than texts by their class."""
+LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
+"""How languages are named by their codes."""
+NAMED = frozenset(
+    (
+        *QUESTIONS,
+        *ANSWERS,
+        *INSTRUCTION,
+        *INPUT,
+        *TEXT,
+        *LABEL,
+        *LISTS,
+        *MATERIAL,
+        *SOURCES,
+        *EXPECTED,
+        *CHOSEN,
+        *REJECTED,
+    )
+)
+"""What columns are called."""
 SIDES = frozenset(
     ("messages", "conversations", "prompt", "chosen", "rejected", "completion", "input", "output")
 )
@@ -30,9 +66,12 @@ Rows = list[dict[str, Any]]
 def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
     found = _find_notebook(value) or _find_table(value) or _find_splits(value) or _find_groups(value)
+    found = found or (None if level else _find_texts(value))
     found = found or _find_columns(value) or _find_keyed(value)
     if found is not None or level >= LEVELS:
         return found
+    if (cut := _find_cells(value)) is not None:
+        return cut
     if level:
         lists = [part for part in value.values() if _holds_rows(part)]
         if len(lists) == 1:
@@ -155,6 +194,42 @@ def _find_groups(value: Mapping[str, Any]) -> Rows | None:
         return None
     name = next(name for name in ("class", "group", "list", "found_under") if name not in every)
     return [{name: group, **row} for group, part in value.items() for row in part]
+
+
+def _find_cells(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of the only list of an object that holds texts with what was found out about each."""
+    lists = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], list)]
+    rows = [part_cells(row) for row in lists[0]] if len(lists) == 1 else []
+    return rows if len(rows) >= LEAST_PARTS and all(row and "text" in row for row in rows) else None
+
+
+def _find_texts(value: Mapping[str, Any]) -> Rows | None:
+    """Return the texts of an object of lists of texts, each with the names that lead to it; None for columns.
+
+    Columns of a table are called what columns are called, or languages, and are two, or as long as each other.
+    """
+    if any(simplify(key) in NAMED or LANGUAGE.fullmatch(key) for key in value):
+        return None
+    lengths = {len(part) if isinstance(part, list) else 0 for part in value.values()}
+    if len(value) < MANY and len(lengths) == 1 and 0 not in lengths:
+        return None
+    found = list(_list_leaves(value, ()))
+    if len({path for path, _ in found}) < LEAST_PARTS or not all(isinstance(one, str) for _, one in found):
+        return None
+    if sum(len(one.split()) for _, one in found) < KEY_WORDS * len(found):
+        return None
+    return [{"class": " / ".join(path), "text": one} for path, one in found]
+
+
+def _list_leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield what lies in the lists of an object, with the names that lead to them; None for anything beside them."""
+    if isinstance(value, Mapping) and len(path) < LEVELS:
+        for key, part in value.items():
+            yield from _list_leaves(part, (*path, key))
+    elif isinstance(value, list) and value and path:
+        yield from ((path, one) for one in value)
+    else:
+        yield path, None
 
 
 def _find_columns(value: Mapping[str, Any]) -> Rows | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from typing import Any
 
 import orjson
 
@@ -26,6 +27,8 @@ REPR_BYTES = 2**20
 """Longer objects in Python's own notation are not read: its parser needs a hundred times their memory."""
 TALK = "messages"
 """The column of a row that is a list of turns instead of an object."""
+MOST_CELLS = 20
+"""A longer list is no row of cells."""
 TURN_KEYS = frozenset(
     ("role", "from", "speaker", "author", "sender", "human", "user", "question", "text", "utterance")
 )
@@ -148,6 +151,23 @@ def is_talk(value: object) -> bool:
     return all(isinstance(one, list) and is_talk(one) for one in value)
 
 
+def part_cells(value: object) -> dict[str, Any] | None:
+    """Return a list of a text and what was found out about it, or of unlike cells, as columns; None for other lists.
+
+    An object behind the text keeps its names; a number behind it is its label.
+    """
+    if not isinstance(value, list) or not 2 <= len(value) <= MOST_CELLS or len({*map(type, value)}) < 2:
+        return None
+    if not any(isinstance(one, str) or (isinstance(one, list) and one) for one in value):
+        return None
+    text_first, rest = isinstance(value[0], str), value[1]
+    if len(value) == 2 and text_first and isinstance(rest, dict) and "text" not in rest:
+        return {"text": value[0], **rest}
+    if len(value) == 2 and text_first and isinstance(rest, (bool, int, float)):
+        return {"text": value[0], "label": rest}
+    return {f"column_{place}": cell for place, cell in enumerate(value, start=1)}
+
+
 def parse_object(data: bytes) -> object:
     """As parse_json; an object may be written in Python's notation, too, as `print` and `str` write it."""
     try:
@@ -191,5 +211,7 @@ def read_object(data: bytes, line: int, row: int, offset: int, raw: bytes) -> Ro
             return Row(line, value, None, row, offset, raw)
         if is_talk(value):
             return Row(line, {TALK: value}, None, row, offset, raw)
+        if (cells := part_cells(value)) is not None:
+            return Row(line, cells, None, row, offset, raw)
         code, message = RowCode.UNREADABLE, text("data.row.not_object")
     return broken_row(line, code, message, row=row, offset=offset, raw=raw)

@@ -22,6 +22,7 @@ from studio.data.containers.container import (
     number_names,
     refuse_file,
 )
+from studio.data.containers.csv_dialect import holds_values
 from studio.data.row import Row
 
 ROW_LIMIT = 1_048_576
@@ -200,6 +201,8 @@ def _find_header(
         return {}, []
     fullest = 1 if options.header_row else max(len(cells) for _, cells in early)
     place = next(i for i, (_, cells) in enumerate(early) if 2 * len(cells) > fullest)
+    if not options.header_row and holds_values([*early[place][1].values()]):
+        return {column: f"column_{column}" for column in early[place][1]}, early[place:]
     names = number_names([cell.strip() for cell in early[place][1].values()], options.name)
     return dict(zip(early[place][1], names, strict=True)), early[place + 1 :]
 

@@ -286,6 +286,7 @@ SOURCES: Names = tuple(
 PRODUCTS: Names = tuple(
     (
         "summary summaries highlights tldr tl;dr sql sql_query query code python_code python program translation "
+        "sparql cypher amr logical_form "
         "corrected correction simplified simplification paraphrase rewrite rewritten headline human_reference "
         "ref lex references target tgt a ans resp generation generated label_text resolution commit_message "
         "摘要 总结 译文 翻译 标题 back rückseite zusammenfassung kurzfassung resumen résumé "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from studio.core.i18n import text
 from studio.data.conversation import Message
@@ -66,6 +66,10 @@ SAID = (
 MARKS = frozenset(("label", "labels", "type", "entity", "entity_type", "entity_group", "tag"))
 PLACES = frozenset(("start", "end", "offset", "offsets", "span", "start_offset", "end_offset"))
 """Keys of what stands where in a text."""
+FINDINGS = frozenset(
+    "entities spans labels annotations relations triples triplets events mentions slots aspects cues tags".split()
+)
+"""Words in the names of lists of what was found out about a text."""
 STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "confidence", "id"))
 """Keys of its words, and of what was noted of them."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
@@ -106,6 +110,8 @@ def say_answer(cell: object, column: str) -> str:
         return say_answer(inner, column)
     if isinstance(cell, (list, tuple)):
         filled = [one for one in cell if not is_empty(one)]
+        if not cell and FINDINGS & {*part_name(column)}:
+            return "[]"  # nothing was found, which is an answer, too
         if not filled:
             raise RowError(RowCode.EMPTY, text("data.row.blank", column=shorten(column)))
         words = [one for one in filled if isinstance(one, str)]
@@ -135,8 +141,19 @@ def holds_findings(cells: Sequence[object], column: str) -> bool:
 
 def _is_placed(cell: Sequence[object]) -> bool:
     """Return whether a list is a place in a text, from a number to a higher one, and what it is."""
+    if any(isinstance(one, (list, tuple)) for one in cell):
+        leaves = list(_list_leaves(cell))
+        return any(type(one) is int for one in leaves) and any(isinstance(one, str) for one in leaves)
     places = [one for one in cell if type(one) is int]
     return len(places) == 2 and places[0] <= places[1] and any(isinstance(one, str) for one in cell)
+
+
+def _list_leaves(cell: object) -> Iterator[object]:
+    if not isinstance(cell, (list, tuple)):
+        yield cell
+        return
+    for one in cell:
+        yield from _list_leaves(one)
 
 
 def _say_object(cell: object, column: str) -> str:

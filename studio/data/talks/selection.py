@@ -23,6 +23,8 @@ LEAST_SHARE = 0.5
 """Of the sample's rows, so many hold a talk where the data set is one of talks."""
 SPOKEN_SHARE = 0.6
 """Of neighbouring turns, more are said by different people."""
+FEWEST_PAIRS, TRANSLATED, LAST_LATIN = 4, 0.8, "\u0250"
+"""Of pairs of texts, so many in two scripts are a translation."""
 WORDS = 2
 """An average text of a list has more words where it is a turn, and no tag or token."""
 
@@ -105,6 +107,8 @@ def find_talks(columns: Sequence[str], rows: Sequence[Values], sure: bool = Fals
             or (sure and len(columns) <= 2 and bool(_list_texts(name, rows)))
         )
     )
+    if len(columns) == 1 and not sure and _are_translations(columns[0], rows):
+        return Headed(column=columns[0], names=("column_1", "column_2"))
     if len(columns) == 1 and rows and _names_columns(rows[0].get(columns[0])):
         return Headed(column=columns[0], names=tuple(rows[0][columns[0]]))
     if not sure and any(map(_numbers_sides, columns)) and not any(map(_names_speakers, rows)):
@@ -120,6 +124,25 @@ def find_talks(columns: Sequence[str], rows: Sequence[Values], sure: bool = Fals
     before, after = made[0]
     gone = [name for name in before if name not in after[0] or before[name] is not after[0][name]]
     return Talks(where=(gone or ["messages"])[0], named=named)
+
+
+def _are_translations(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are pairs of texts, the one in Latin letters and the other in none of them."""
+    pairs = [row.get(name) for row in rows if not is_empty(row.get(name))]
+    if len(pairs) < FEWEST_PAIRS or not all(
+        isinstance(one, (list, tuple)) and len(one) == 2 for one in pairs
+    ):
+        return False
+    texts = [one for pair in pairs for one in pair]
+    if not all(isinstance(one, str) for one in texts):
+        return False
+    apart = sum(_is_latin(one) is not _is_latin(other) for one, other in pairs)
+    return apart > TRANSLATED * len(pairs)
+
+
+def _is_latin(words: str) -> bool:
+    letters = [letter for letter in words if letter.isalpha()]
+    return 2 * sum(letter < LAST_LATIN for letter in letters) > len(letters)
 
 
 def _numbers_sides(name: str) -> bool:

@@ -11,9 +11,12 @@ from studio.engine.exporters.exporter import Exporter
 from studio.engine.exporters.gguf_file import GGUFS
 from studio.engine.exporters.merged import MERGED
 from studio.engine.exporters.ollama import OLLAMA
+from studio.engine.exporters.packed_folder import PACKED_FOLDERS
 from studio.engine.exporters.trl_script import TRL_SCRIPT
 
-EXPORTERS: tuple[Exporter, ...] = (ADAPTER, MERGED, OLLAMA, ADAPTER_GGUF, TRL_SCRIPT, *GGUFS)
+EXPORTERS: tuple[Exporter, ...] = (
+    ADAPTER, MERGED, OLLAMA, TRL_SCRIPT, *PACKED_FOLDERS, *GGUFS, ADAPTER_GGUF
+)  # fmt: skip
 
 
 def get_exporter(name: str) -> Exporter | None:

@@ -85,4 +85,5 @@ ADAPTER = Exporter(
     write=write,
     load_lines=load_lines,
     find_problem=find_problem,
+    checked_by="peft",
 )

@@ -122,4 +122,6 @@ ADAPTER_GGUF = Exporter(
     write=write,
     load_lines=load_lines,
     find_problem=find_problem,
+    place="computer",
+    checked_by="llama_cpp",
 )

@@ -16,6 +16,10 @@ PROBE = "The quick brown fox jumps over the lazy dog. 0123456789"
 """What the written files and what they were made from must compute the same of."""
 
 
+PLACES = ("computer", "server", "mac", "python")
+"""Where a model is used: on one's own computer, on a server, on a Mac, in Python."""
+
+
 class ExportStopped(StudioError):
     """The person asked for the end."""
 
@@ -25,6 +29,18 @@ class ExportStopped(StudioError):
     def __reduce__(self) -> tuple[object, ...]:
         """Travel between processes."""
         return ExportStopped, ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """What a file may take and lose, for the form that is chosen by both; 0 where nobody said."""
+
+    size_bytes: int = 0
+    kl: float = 0.0
+    """Nats a token: 0.01 is a perplexity of 1 % more."""
+
+
+NO_LIMITS = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +56,17 @@ class ExportJob:
     tell: Callable[[Text], None] = lambda phase: None
     """Hears what is being done."""
     should_stop: Callable[[], bool] = lambda: False
+    limits: FileLimits = NO_LIMITS
 
     def begin(self, phase: Text) -> None:
         """Tell the next part. Raises ExportStopped when the end was asked for before it."""
+        self.go_on()
+        self.tell(phase)
+
+    def go_on(self) -> None:
+        """Raises ExportStopped when the end was asked for; long parts ask now and then."""
         if self.should_stop():
             raise ExportStopped
-        self.tell(phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +87,12 @@ class Exporter:
     """load_lines(folder, base): the Python that loads it; () when the base is not known ("") and needed."""
     find_problem: Callable[[ExportJob], Text | None] = lambda job: None
     """Why this result cannot have this form; None when it can."""
+    place: str = "python"
+    """Where it is used: one of PLACES."""
+    loss_kl: float = 0.0
+    """Nats a token that it is usually off the trained model: measured on the demo; 0 where nothing is rounded off."""
+    checked_by: str = "transformers"
+    """What opens it before it counts: `llama_cpp` where that is installed; "": nothing does."""
     merges: bool = False
     """Whether weights of the base become part of it: they must be those that were trained on."""
 

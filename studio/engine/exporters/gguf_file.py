@@ -7,8 +7,10 @@ read again as any file would be (models/gguf/written.py), and llama.cpp itself o
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -33,10 +35,15 @@ if TYPE_CHECKING:
     from studio.data.preview import PreviewRow
     from studio.models.gguf.write import FilePlan
 
+FIT = TypeMix(name="FIT", usual="Q4_K", careful="Q6_K", number=15)
+"""Forms by what each tensor was measured to lose; begins as Q4_K_M, whose number programs show."""
 USUAL = "gguf_q4_k_m"
 """The form that most people want: a third of 16 bits, at a loss that is hard to see."""
-BITS = {"F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.85}
+BITS = {"F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.7, "Q4_K_M": 4.85, "FIT": 4.85}
 """Bits a weight, of whole files of usual models."""
+LOSS_KL = {"F16": 0.0, "BF16": 0.0, "Q8_0": 0.0001, "Q6_K": 0.0004, "Q5_K_M": 0.001, "Q4_K_M": 0.004,
+           "FIT": 0.002}  # fmt: skip
+"""Nats a token that the demo's answers are off, with the run's rows as importance."""
 TOKEN_BYTES = 55
 """Of the tokenizer for each token, with its merges."""
 SHARP = 1e-3
@@ -71,6 +78,8 @@ def find_problem(job: ExportJob) -> Text | None:
 
 def count_bytes(mix: TypeMix, job: ExportJob) -> int:
     """Return about what the file takes."""
+    if mix is FIT and job.limits.size_bytes:
+        return job.limits.size_bytes
     return round(job.facts.parameters * BITS[mix.name] / 8) + TOKEN_BYTES * job.facts.vocabulary
 
 
@@ -98,12 +107,13 @@ def write(mix: TypeMix, job: ExportJob) -> None:
         seen = read_rows(job, folder)
         rows = [ids for row in seen if len(ids := [token.id for token in row.tokens]) > 1]
         rows = rows if mix.usual.endswith("_K") else []
-        model = load_plain(folder) if is_there() or rows else None
+        model = load_plain(folder) if is_there() or rows or mix is FIT else None
         job.begin(text("export.phase.pack", form=mix.name))
         importance = weigh(plan, model, rows) if rows else None
         wanted = FolderAnswers.measure(model, folder) if is_there() else None
+        plan = plan if mix is not FIT else _fit(job, plan, model, rows, importance or {})
         del model
-        write_file(plan, path, importance)
+        write_file(plan, path, importance, lambda done, total: job.go_on())
         job.begin(text("export.phase.check"))
         compare_file(plan, path)
         checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
@@ -114,12 +124,44 @@ def write(mix: TypeMix, job: ExportJob) -> None:
         )  # fmt: skip
         (job.target / "Modelfile").write_text(modelfile.words, encoding="utf-8")
         card = write_card(job, path, mix, checked, modelfile, rows=len(rows))
+        if mix is FIT:
+            forms = Counter(kind.name for name, kind in plan.types.items() if kind.values > 1)
+            card += (
+                "\nTensors by form: "
+                + ", ".join(f"{count} {name}" for name, count in forms.most_common())
+                + "\n"
+            )
         (job.target / "README.md").write_text(card, encoding="utf-8")
         for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
             if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
                 shutil.copy(Path(job.facts.folder) / beside, job.target / beside)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fit(
+    job: ExportJob, plan: FilePlan, model: Any, rows: list[list[int]], importance: Mapping[str, Any]
+) -> FilePlan:
+    """Return the plan with the forms that lose least within the job's limits: without any, in the size of Q4_K_M.
+
+    Raises StudioError where no file is so small or so close.
+    """
+    from transformers import AutoTokenizer
+
+    from studio.models.gguf.sensitivity import TooSmall, choose, measure_losses
+
+    tokenizer = AutoTokenizer.from_pretrained(plan.folder)
+    texts = rows or [tokenizer(words)["input_ids"] for words in PROMPTS]
+    job.begin(text("export.phase.measure"))
+    losses = measure_losses(model, plan, texts, importance, lambda done, total: job.go_on())
+    limits = job.limits
+    wanted_bytes = limits.size_bytes or (0 if limits.kl else plan.size_bytes)
+    try:
+        return choose(plan, losses, size_bytes=wanted_bytes, kl=limits.kl or math.inf).plan
+    except TooSmall as error:
+        part = "size" if limits.size_bytes else "loss"
+        why = text(f"export.fit.{part}", mb=f"{error.size_bytes / 1e6:,.1f}")
+        raise StudioError(text("export.fit"), why, text("export.fit.fix")) from error
 
 
 def name_model(job: ExportJob) -> str:
@@ -302,9 +344,12 @@ def _make_exporter(mix: TypeMix) -> Exporter:
         write=lambda job: write(mix, job),
         load_lines=load_lines,
         find_problem=find_problem,
+        place="computer",
+        loss_kl=LOSS_KL[mix.name],
+        checked_by="llama_cpp",
         merges=True,
     )
 
 
-GGUFS = tuple(_make_exporter(mix) for mix in reversed(MIXES) if mix.name != "BF16")
-"""From the smallest to the largest."""
+GGUFS = tuple(_make_exporter(mix) for mix in (FIT, *reversed(MIXES)) if mix.name != "BF16")
+"""From the smallest to the largest, before them the one that is measured."""

@@ -135,4 +135,5 @@ MERGED = Exporter(
     write=write,
     load_lines=load_lines,
     merges=True,
+    place="server",
 )

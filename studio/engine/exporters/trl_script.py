@@ -200,4 +200,5 @@ TRL_SCRIPT = Exporter(
     write=write,
     load_lines=load_lines,
     find_problem=find_problem,
+    checked_by="",
 )

@@ -18,7 +18,7 @@ from studio_kernels.dispatch import ERRORS
 from torch import Tensor
 
 from studio.engine.oom_fallback import is_out_of_memory
-from studio.models.decoder.cached_rows import PageArena
+from studio.models.decoder.cached_rows import PageArena, SlotRows
 from studio.models.decoder.host_to_device import Staging, count_bytes
 from studio.models.decoder.live_decoder import LiveDecoder
 
@@ -59,6 +59,8 @@ class _Size:
     held: Tensor
     """What all of these lie in."""
     graph: torch.cuda.CUDAGraph | None = None
+    rows: SlotRows | None = None
+    """What the recorded step reads beside: rotary tables are made anew for longer sequences, and these must stay."""
     results: tuple[Tensor, ...] = ()
     """Logits (S, V) fp32, drawn tokens (S,) int64 and their log-probabilities (S,) fp32 of the step."""
 
@@ -160,8 +162,8 @@ class SlotSteps:
     @torch.inference_mode()
     def _compute(self, size: _Size) -> tuple[Tensor, ...]:
         decoder = self.decoder
-        rows = decoder.lay_slots(self.arena, size.table, size.lengths)
-        logits = decoder.logits(decoder.forward(size.tokens, rows))
+        size.rows = decoder.lay_slots(self.arena, size.table, size.lengths)
+        logits = decoder.logits(decoder.forward(size.tokens, size.rows))
         positions = size.lengths.long()
         tokens, scores = decoder.kernels.token_sampler.forward(
             logits, size.temperatures, size.seeds, positions

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLIPPED = tuple(Metric(name=f"clip_ratio/{part}_mean", unit="share") for part in ("low", "high", "region"))
+GATES = 1.0, 1.05
+"""SAPO's t for better and for worse answers."""
 DISTANCE = Metric(name="sampling/sampling_logp_difference/mean", better="lower")
 """Named as trl logs them, so that what is written about them applies."""
 
@@ -38,8 +40,10 @@ class Variant:
     of: Literal["token", "mean", "sum"] = "token"
     """Whose ratio R is: the token's; the answer's by the mean of its tokens' log-ratios, or by their sum."""
     divided_by: Literal["tokens", "answers", "limit"] = "tokens"
-    """tokens: all tokens count alike; answers: all answers, each by the mean of its tokens (their sum for `sum`);
-    limit: as tokens, divided by what all answers could have had."""
+    """tokens: all tokens count alike; answers: all answers do; limit: as tokens, divided by what all answers could
+    have had."""
+    averages: bool = True
+    """Where answers count alike, whether each counts by the mean of its tokens; else by their sum."""
     scales: bool = True
     """Whether advantages are divided by their group's spread where nobody says otherwise."""
 
@@ -64,6 +68,15 @@ def weigh(ratio: Tensor, advantage: Tensor, lp: Tensor, settings: SamplingSpec) 
     return pull * lp, pull
 
 
+def gate(ratio: Tensor, advantage: Tensor, lp: Tensor, settings: SamplingSpec) -> tuple[Tensor, Tensor]:
+    """-4 s(t (R - 1)) A / t: a soft gate in the place of a bound, narrower for worse answers (arXiv:2511.20347)."""
+    import torch
+
+    narrow = torch.where(advantage > 0, *GATES)
+    opened = torch.sigmoid(narrow * (ratio - 1))
+    return -4 * opened / narrow * advantage, -4 * advantage * ratio * opened * (1 - opened)
+
+
 VARIANTS: dict[str, Variant] = {
     "dapo": Variant(clip),  # arXiv:2503.14476
     "bnpo": Variant(clip),  # the same where no step is cut into batches of their own, as here
@@ -71,7 +84,9 @@ VARIANTS: dict[str, Variant] = {
     "dr_grpo": Variant(clip, divided_by="limit", scales=False),  # arXiv:2503.20783
     "gspo": Variant(clip, of="mean", divided_by="answers"),  # arXiv:2507.18071
     "cispo": Variant(weigh),  # arXiv:2506.13585
-    "rloo": Variant(clip, of="sum", divided_by="answers", scales=False),  # arXiv:2402.14740
+    "rloo": Variant(clip, of="sum", divided_by="answers", averages=False, scales=False),  # arXiv:2402.14740
+    "sapo": Variant(gate, divided_by="answers"),  # arXiv:2511.20347
+    "luspo": Variant(clip, of="mean", divided_by="answers", averages=False),  # arXiv:2602.05261
 }
 
 
@@ -151,7 +166,7 @@ class GroupRelativePolicyOptimization(Objective):
             drift, by_lp = self._drift(lp, ratio, picked, counts)
             losses, pull = losses + self.beta * drift, pull + self.beta * by_lp
             metrics["kl"] = (drift.sum(), lp.new_full((), len(lp)))
-        if variant.divided_by == "answers" and variant.of != "sum":
+        if variant.divided_by == "answers" and variant.averages:
             weights = picked.spread(1 / counts, len(lp))
             losses, pull = losses * weights, pull * weights
         units = lp.new_full((), len(ratio))

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from studio.core.errors import StudioError
-from studio.core.events import Metric
+from studio.core.events import Metric, RunEvent, Warned
 from studio.core.i18n import text
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import Recipe, change_recipe, keeps_by
 from studio.data.prepare import PreparedData
 from studio.engine.held_out_rows import say_prompt
 from studio.engine.held_out_score import read_asked, suggest_for
 from studio.engine.objectives.objective import Objective
 from studio.engine.rewards import open_rewards
 from studio.engine.rewards.reward import RewardSet
+from studio.engine.rollouts.alarms import DRAWN, RolloutAlarms
 from studio.engine.rollouts.completions_file import CompletionsFile
 from studio.engine.rollouts.drawing import Drawer
 from studio.engine.rollouts.rollout import AnswerGroup
@@ -38,6 +39,7 @@ METRICS = (
     Metric(name="completions/clipped_ratio", unit="share", better="lower", first=True),
     Metric(name="reward_std"),
     Metric(name="completions/distinct", unit="share", better="higher"),
+    Metric(name="completions/repeated", unit="share", better="lower"),
     Metric(name="completions/mean_terminated_length", unit="tokens"),
     Metric(name="completions/min_length", unit="tokens"),
     Metric(name="completions/max_length", unit="tokens"),
@@ -70,8 +72,12 @@ def describe_rollouts(run: Run, rewards: RewardSet | None) -> tuple[Metric, ...]
         more = [Metric(name=f"rewards/{name}/mean", better="higher", first=True) for name in rewards.names]
     spreads = [Metric(name=f"rewards/{name}/std") for name in rewards.names] if more else []
     kl = (Metric(name="kl", first=True),) if settings.loss == "rloo" and settings.beta else ()
+    by = keeps_by(run.recipe.run)
+    drawn = () if by in ("last", "loss") else (
+        Metric(name=f"{DRAWN}{by}", unit="share", better="higher", first=True),
+    )  # fmt: skip
     redrawn = (Metric(name="groups/redrawn"),) if settings.redraws else ()
-    return (*METRICS[:1], *more, *METRICS[1:], *spreads, *kl, *redrawn)
+    return (*METRICS[:1], *more, *drawn, *METRICS[1:], *spreads, *kl, *redrawn)
 
 
 def choose_look(recipe: Recipe, objective: Objective, data: PreparedData) -> Recipe:
@@ -105,11 +111,21 @@ def begin_rollouts(
         file.forget_after(number * updates)
         file.write(number * updates + 1, groups, prompts, advantages)
 
+    weights = dict(zip(rewards.names, rewards.weights, strict=True))
+    alarms = RolloutAlarms(run.recipe.sampling.group_size, weights)
+
+    def hear(event: RunEvent) -> None:
+        run.emit(event)
+        for said in alarms.hear(event):
+            run.emit(Warned(step=trainer.state.step, message=said))
+
+    trainer.hooks.emit = hear
     trainer.windows = Rollouts(
         trainer,
         run.recipe.sampling,
         drawer.draw,
         start=lambda: StartWeights(trainer.trained, run.folder.path, trainer.state.step),
         tell=lambda rows: run.beat("train", trainer.state.step + 1, rows),
+        alarms=alarms,
         note=note,
     )

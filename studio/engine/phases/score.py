@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from studio.core.i18n import text
@@ -45,6 +46,8 @@ def begin_scoring(run: Run, training: Training) -> Scoring:
     if training.rewards is not None:
         judged = HeldOutRewards(answers, training.prepared.data.asked_held_out, training.rewards)
         trainer.hooks.evaluate, trainer.hooks.score = judged.evaluate, judged.score
+        if not trainer.state.step:
+            trainer.state.evaluated = -1  # the start may stay the best, where a reward leads astray
     elif trainer.keeps not in ("last", "loss"):
         trainer.hooks.score = lambda: {
             name: one.value for name, one in answers.measure().items() if name == trainer.keeps
@@ -65,16 +68,19 @@ def settle(run: Run, training: Training, scoring: Scoring) -> None:
         trainer.evaluate_end()
         run.stop_when_asked()  # which cut the evaluation short
         state = trainer.state
+        step = state.step
         run.change_record(eval_loss=state.last_eval)
-        if trainer.keeps != "last" and state.best_step not in (0, state.step):
+        if trainer.keeps != "last" and state.best_eval < math.inf and state.best_step != state.step:
             weights = scoring.best.read(state.best_step)
             if weights is None:
                 run.warn(text("run.best_gone", step=state.best_step))
             else:
                 load_trained_state(model, weights)
                 run.change_record(kept_step=state.best_step, eval_loss=state.best_loss)
-                run.warn(text("run.best_kept", step=state.best_step, last=state.step))
-        scored = scoring.answers.score(state.base_scores, run.record.kept_step or state.step)
+                kept = text("run.best_kept", step=state.best_step, last=state.step)
+                run.warn(kept if state.best_step else text("run.start_kept", last=state.step))
+                step = state.best_step
+        scored = scoring.answers.score(state.base_scores, step)
         run.stop_when_asked()
         if scored is not None:
             run.change_record(scores=scored.scores)

@@ -96,7 +96,10 @@ def begin_samples(run: Run, training: Training) -> Samples:
     """Return what writes the model's answers; those before training are written now, unless they can wait."""
     trainer, loaded, recipe = training.trainer, training.loaded, run.recipe
     count = 0 if trainer.step.objective.scores else recipe.run.samples
-    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, count)
+    data, asked = training.prepared.data, None
+    if data.asked is not None:
+        asked = (data.validation, data.asked_held_out) if len(data.validation) else (data.train, data.asked)
+    samples = Samples(trainer, loaded.model, loaded.tokenizer, recipe.seed, count, asked)
     trainer.hooks.sample, trainer.hooks.stepped = samples.write, samples.catch_up
     if samples.due and not samples.can_wait:
         with run.phase("sample"):

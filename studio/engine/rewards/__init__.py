@@ -23,6 +23,7 @@ from studio.engine.rewards.options import list_options, read_option, write_optio
 from studio.engine.rewards.regex import Regex
 from studio.engine.rewards.repetition import Repetition
 from studio.engine.rewards.reward import RewardSet, RowReward
+from studio.engine.rewards.reward_model import ModelReward
 from studio.engine.rewards.tags import Tags
 from studio.engine.rewards.tests import Tests
 
@@ -39,6 +40,7 @@ REWARDS: tuple[type[RowReward], ...] = (
     Language,
     Tests,
     JudgeReward,
+    ModelReward,
 )
 
 

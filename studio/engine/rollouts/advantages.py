@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from studio.core.recipe import SamplingSpec
+from studio.engine.objectives.grpo import VARIANTS
 
 LEAST_SPREAD = 1e-4
 """Added to what advantages are divided by, as trl does."""
@@ -42,7 +43,7 @@ def choose_scale(settings: SamplingSpec) -> str:
     """Return what advantages are divided by: the recipe's word, or what the loss is known for."""
     if settings.scale_rewards != "auto":
         return settings.scale_rewards
-    return "none" if settings.loss in ("dr_grpo", "rloo") else "group"
+    return "group" if VARIANTS[settings.loss].scales else "none"
 
 
 def find_equal(rewards: np.ndarray) -> np.ndarray:

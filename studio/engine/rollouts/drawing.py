@@ -6,6 +6,7 @@ killed anywhere draws the same again. Guesses ahead are off: they hang on the cl
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +19,18 @@ import torch
 
 from studio.core.events import Warned
 from studio.core.i18n import text
+from studio.core.metrics.metric import MetricSettings
 from studio.core.recipe import SamplingSpec
 from studio.data.prompt_rows import PromptRow, PromptRows
 from studio.data.sequence_packing import Example
 from studio.engine.generation.answerer import Answerer
 from studio.engine.generation.request import Completion, Request, Sampling
+from studio.engine.held_out_score import read_asked, suggest_for
 from studio.engine.oom_fallback import MemoryExhausted, is_out_of_memory, let_go
 from studio.engine.rewards.reward import Answered, RewardSet, Scores
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.rollouts.advantages import SAME, spread_of
+from studio.engine.rollouts.alarms import DRAWN
 from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
 from studio.engine.rollouts.rollouts import Drawing
 from studio.engine.stop_tokens import find_ends
@@ -35,6 +39,8 @@ from studio.models.adapt import evaluation_mode
 
 SLOTS = 64
 """Answers that grow at once where nobody says how many: each step reads all weights once, for however many."""
+MEASURED_BY = 100
+"""Rows by which it is chosen what drawn answers are measured by."""
 LOOK_S = 0.5
 """How often somebody who waits for rewards looks whether the run is to end."""
 
@@ -55,9 +61,14 @@ class Drawer:
         self.trainer, self.model, self.tokenizer = trainer, model, tokenizer
         self._prompts, self._rows, self._rewards = prompts, rows, rewards
         self._settings: SamplingSpec = trainer.recipe.sampling
+        suiting = suggest_for(read_asked(rows, range(min(MEASURED_BY, len(rows)))))
+        self._metric = next((one for one in suiting if one.name == trainer.keeps), next(iter(suiting), None))
         self._slots = self._settings.slots or SLOTS
         self._ends = find_ends(tokenizer, model.generation_config.eos_token_id)
         self._answerer: Answerer | None = None
+        self._kernels: dict[str, str] = {}
+        """Those by which it answers: an op that fails in training answers by its twin, too."""
+        self._told_slow = False
         self._judges = ThreadPoolExecutor(1, "rewards")
 
     def close(self) -> None:
@@ -86,12 +97,27 @@ class Drawer:
             for place, group in zip(dull, fresh, strict=False):
                 if not _is_alike(group):
                     drawn[place] = group
-        metrics = measure(drawn, self._rewards.names)
+        metrics = measure(drawn, self._rewards.names) | self._compare(drawn)
         took_s = time.perf_counter() - begun_s
         metrics |= {"seconds/answers": took_s - waited_s, "seconds/rewards": waited_s}
         if self._settings.redraws:
             metrics["groups/redrawn"] = float(alike)
         return Drawing(drawn, metrics)
+
+    def _compare(self, groups: Sequence[AnswerGroup]) -> dict[str, float]:
+        """Return what drawn answers are worth by what held-out ones are measured by: no reward is led by that."""
+        if self._metric is None:
+            return {}
+        counts = []
+        for group in groups:
+            expected = read_asked(self._rows, [group.row])[0]
+            for one in group.answers:
+                given = self._metric.count(
+                    dataclasses.replace(expected, given=one.words.strip()), MetricSettings()
+                )
+                counts += [] if given is None else [given]
+        sums = [sum(column) for column in zip(*counts, strict=True)]
+        return {f"{DRAWN}{self._metric.name}": float(self._metric.total(sums))} if counts else {}
 
     def _choose_others(self, number: int, turn: int, count: int, taken: set[int]) -> list[int]:
         """Return up to `count` rows that are not among `taken`, drawn by the run's seed."""
@@ -199,17 +225,14 @@ class Drawer:
         trainer.step.clear()  # weights as they are now
         try:
             with torch.no_grad(), evaluation_mode(self.model):
-                if self._answerer is None:
-                    self._answerer = Answerer(
-                        self.model,
-                        self.tokenizer,
-                        self._ends,
-                        autocast=trainer.autocast_dtype,
-                        looks_ahead=False,
-                    )
-                slow = self._answerer.slow
+                kernels = dict(trainer.step.kernels)
+                if self._answerer is None or kernels != self._kernels:
+                    given = {"kernels": kernels, "autocast": trainer.autocast_dtype, "looks_ahead": False}
+                    self._answerer = Answerer(self.model, self.tokenizer, self._ends, **given)
+                    self._kernels = kernels
                 yield self._answerer
-                if self._answerer.slow is not None and slow is None:
+                if self._answerer.slow is not None and not self._told_slow:
+                    self._told_slow = True
                     trainer.hooks.emit(Warned(step=trainer.state.step, message=self._answerer.slow))
         finally:
             if self._answerer is not None:
@@ -220,14 +243,15 @@ class Drawer:
         """Return what rewards said of each group, when they have."""
         trainer = self.trainer
         while True:
-            done, waiting = wait(judged, timeout=LOOK_S)
+            done = sum(one.done() for one in judged)
+            trainer.hooks.beat("rewards", trainer.state.step + 1, done)
+            ended, waiting = wait(judged, timeout=LOOK_S)
+            for one in ended:
+                one.result()  # raises what kept a reward from judging
             if not waiting:
                 return [one.result() for one in judged]
-            for one in done:
-                one.result()  # raises what kept a reward from judging
             if trainer.hooks.should_stop():
                 raise StepAbandoned
-            trainer.hooks.beat("rewards", trainer.state.step + 1, len(done))
 
     def _show(self, row: PromptRow, one: Completion) -> Answered:
         return Answered(

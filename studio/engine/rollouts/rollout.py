@@ -87,6 +87,9 @@ def measure(groups: Sequence[AnswerGroup], names: Sequence[str]) -> dict[str, fl
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float((~ended).mean()),
         "completions/mean_terminated_length": float(lengths[ended].mean()) if ended.any() else 0.0,
+        "completions/repeated": float(
+            np.mean([_repeats(one.tokens) for group in groups for one in group.answers])
+        ),
         "completions/distinct": float(
             np.mean([len({one.tokens for one in group.answers}) / len(group.answers) for group in groups])
         ),
@@ -95,6 +98,12 @@ def measure(groups: Sequence[AnswerGroup], names: Sequence[str]) -> dict[str, fl
         values = np.asarray([[_known(one.per_reward[place]) for one in group.scores] for group in groups])
         found[f"rewards/{name}/mean"], found[f"rewards/{name}/std"] = _mean(values), spread_of(values).item()
     return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def _repeats(tokens: Sequence[int]) -> float:
+    """Return the share of an answer's stretches of four tokens that stood in it before."""
+    stretches = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
+    return 1 - len({*stretches}) / len(stretches) if stretches else 0.0
 
 
 def _known(score: float | None) -> float:

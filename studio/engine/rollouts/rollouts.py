@@ -16,6 +16,7 @@ import torch
 from studio.core.recipe import SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.rollouts.advantages import find_advantages, penalise_long
+from studio.engine.rollouts.alarms import RolloutAlarms
 from studio.engine.rollouts.rollout import AnswerGroup, make_row, mark_drawn
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.scoring import Scorer, score
@@ -40,6 +41,7 @@ class Rollouts:
         *,
         start: Callable[[], StartWeights] | None = None,
         tell: Callable[[int], None] = lambda rows: None,
+        alarms: RolloutAlarms | None = None,
         note: Callable[[int, Sequence[AnswerGroup], np.ndarray], None] = lambda number, groups, advantages: (
             None
         ),
@@ -47,11 +49,13 @@ class Rollouts:
         """`draw` gives the scored answers of the rollout of a number; `start`: where settings.beta is not 0, gives
         what was trained as it was before step 1; asked once, before the first rollout.
 
-        `tell` hears how many answers were compared; `note` hears of each rollout, with the advantages (P, G).
+        `tell` hears how many answers were compared; `note` hears of each rollout, with the advantages (P, G). What
+        `alarms` heard is kept in checkpoints.
         """
         self._scorer, self._settings, self._draw = scorer, settings, draw
         self._open_start, self._tell, self._note = start, tell, note
         self._start: StartWeights | None = None
+        self._alarms = alarms
         self._number = -1
         self._examples: list[Example] = []
         self._metrics: dict[str, float] = {}
@@ -127,9 +131,10 @@ class Rollouts:
 
     def state_data(self) -> dict[str, Any]:
         """See Windows: a rollout whose updates are not over, which could not be drawn again."""
+        heard = {} if self._alarms is None else {"alarms": self._alarms.state_data()}
         if self._number < 0 or self._settings.updates == 1:
-            return {}
-        return {
+            return heard
+        return heard | {
             "number": self._number,
             "metrics": dict(self._metrics),
             "examples": [_pack(example) for example in self._examples],
@@ -137,7 +142,9 @@ class Rollouts:
 
     def load_state_data(self, data: Mapping[str, Any]) -> None:
         """See Windows."""
-        if data:
+        if "alarms" in data and self._alarms is not None:
+            self._alarms.load_state_data(data["alarms"])
+        if "number" in data:
             self._number, self._metrics = data["number"], dict(data["metrics"])
             self._examples = [_unpack(one) for one in data["examples"]]
 

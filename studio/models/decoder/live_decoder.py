@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from studio_kernels.attention import Attention, Documents
 from studio_kernels.decode_attention import PAGE_TOKENS
-from studio_kernels.dispatch import Kernels
+from studio_kernels.dispatch import ERRORS, Kernels
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, text
@@ -97,14 +97,14 @@ class LiveDecoder:
             for group, x in zip(some, rows, strict=True):
                 group.forward(x, self.kernels)
 
-        packed_ms = _time_ms(run)
         try:
+            packed_ms = _time_ms(run)
             for group in groups:
                 group.open(self.kernels)
             if _time_ms(run) < packed_ms:
                 return True
-        except torch.OutOfMemoryError:
-            pass  # there is less room than was said: they stay as they are
+        except ERRORS:  # less room than was said, or nothing can be recorded here: they stay as they are
+            torch.cuda.synchronize()
         for group in groups:
             group.close()
         return False

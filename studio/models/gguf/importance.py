@@ -7,7 +7,7 @@ as in llama.cpp's importance matrix (tools/imatrix, MIT licence). Experts, whose
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from studio.models.gguf.file_tensors import FileTensor, name_plainly
@@ -29,30 +29,37 @@ def measure_importance(
     `unchanged`: names inside a layer whose columns a file keeps in their order. Tensors without a linear of their own
     are left out.
     """
-    import torch
     from torch import nn
 
-    linears = {name_plainly(name): one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    linears = {name_plainly(name): name for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    wanted = {}
+    for tensor in tensors:
+        source = name_plainly(tensor.sources[0]) or ""
+        linear = linears.get(source.removesuffix(WEIGHT))
+        whole = len(tensor.sources) == 1 and tensor.inner in unchanged and source.endswith(WEIGHT)
+        if linear is not None and whole:
+            wanted[tensor.name] = linear
+    return measure_inputs(model, wanted, rows)
+
+
+def measure_inputs(
+    model: nn.Module, linears: Mapping[str, str], rows: Sequence[Sequence[int]]
+) -> dict[str, torch.Tensor]:
+    """Return (columns,) fp32 above 0 by what each linear is called (keys of `linears`; values: its name in `model`)."""
+    import torch
+
     sums: dict[str, torch.Tensor] = {}
     hooks = []
 
-    def watch(name: str, linear: nn.Linear) -> None:
+    def watch(name: str, linear: nn.Module) -> None:
         def add(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
             squares = given[0].detach().float().reshape(-1, given[0].shape[-1]).square().sum(0)
             sums[name] = sums[name] + squares if name in sums else squares
 
         hooks.append(linear.register_forward_pre_hook(add))
 
-    for tensor in tensors:
-        source = name_plainly(tensor.sources[0]) or ""
-        linear = linears.get(source.removesuffix(WEIGHT))
-        if (
-            linear is not None
-            and len(tensor.sources) == 1
-            and tensor.inner in unchanged
-            and source.endswith(WEIGHT)
-        ):
-            watch(tensor.name, linear)
+    for name, place in linears.items():
+        watch(name, model.get_submodule(place))
     try:
         with torch.inference_mode():
             for row in rows:

@@ -5,6 +5,7 @@ once. Without importance it tries as many scales as with it, where llama.cpp tri
 
     Q4_K, Q5_K   x = d ls q - dmin lm     8 parts of 32, ls and lm of 6 bits, q of 4 or 5
     Q6_K         x = d ls (q - 32)        16 parts of 16, ls of 8 bits, q of 6
+    Q5_0, Q5_1   x = d (q - 16), d q + m  blocks of 32, where rows are no whole blocks of 256
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from studio.core.packages import import_package
-
 if TYPE_CHECKING:
     import torch
 
 PART_VALUES = 2**21
 """Numbers packed at once: the search keeps some ten copies of them in fp32."""
 BLOCK = 256
+SHORT = ("Q8_0", "Q5_0", "Q5_1")
+"""Forms whose blocks are 32 numbers."""
 TINY = 1e-15
 
 
@@ -32,15 +33,12 @@ def quantize(values: torch.Tensor, name: str, importance: torch.Tensor | None = 
     import torch
 
     rows, columns = values.shape
-    pack = PACKED.get(name)
+    pack = PACKED[name]
     step = max(1, PART_VALUES // columns)
     parts = []
     for start in range(0, rows, step):
         part = values[start : start + step]
-        if pack is None:
-            parts.append(_pack_by_gguf(part, name))
-            continue
-        block = 32 if name == "Q8_0" else BLOCK
+        block = 32 if name in SHORT else BLOCK
         weights = None
         if importance is not None:
             weights = importance.expand(len(part), -1).reshape(-1, block)
@@ -62,14 +60,6 @@ def _half(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.float16).unsqueeze(-1).view(torch.uint8)
 
 
-def _pack_by_gguf(values: torch.Tensor, name: str) -> torch.Tensor:
-    """Pack by the package gguf (MIT), which knows the forms of 32 numbers."""
-    import torch
-
-    quants = import_package("gguf.quants", "gguf")
-    return torch.from_numpy(quants.quantize(values.float().cpu().numpy(), quants.GGMLQuantizationType[name]))
-
-
 def _pack_q8_0(x: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     import torch
 
@@ -87,7 +77,7 @@ def _weigh(x: torch.Tensor, importance: torch.Tensor | None, part: int) -> torch
     return importance.reshape(parts.shape) * (spread + parts.square()).sqrt()
 
 
-def _search_scale_and_min(x: torch.Tensor, w: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+def search_scale_and_min(x: torch.Tensor, w: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scale and minus the least value of each part, (..., n) -> (...), so that x = scale q - min, q to `most`.
 
     37 scales are tried; for each the best line through the rounded numbers is found by weighted least squares.
@@ -164,7 +154,7 @@ def _pack_with_min(x: torch.Tensor, importance: torch.Tensor | None, most: int) 
     import torch
 
     parts, w = x.reshape(-1, 8, 32), _weigh(x, importance, 32)
-    scales, mins = _search_scale_and_min(parts, w, most)
+    scales, mins = search_scale_and_min(parts, w, most)
     shares = w.sum(-1)
     (d, ls), (dmin, lm) = _share_scale(scales, shares), _share_scale(mins, shares)
 
@@ -265,5 +255,52 @@ def _pack_q6_k(x: torch.Tensor, importance: torch.Tensor | None) -> torch.Tensor
     return torch.cat((lows.reshape(len(x), -1), highs.reshape(len(x), -1), signed, _half(d)), dim=-1)
 
 
+def _join_five_bits(q: torch.Tensor) -> torch.Tensor:
+    """Return numbers 0 to 31 (blocks, 32) as their fifth bits, 4 bytes, and the rest, 16 bytes: (blocks, 20)."""
+    import torch
+
+    whole = q.to(torch.int32)
+    places = 2 ** torch.arange(8, device=q.device, dtype=torch.int32)
+    high = ((whole >> 4).reshape(len(q), 4, 8) * places).sum(-1).to(torch.uint8)
+    low = (whole[:, :16] & 15 | (whole[:, 16:] & 15) << 4).to(torch.uint8)
+    return torch.cat((high, low), dim=-1)
+
+
+def _pack_q5_0(x: torch.Tensor, importance: torch.Tensor | None) -> torch.Tensor:
+    import torch
+
+    w = _weigh_block(x, importance)
+    d = _search_scale(x, w, 16).to(torch.float16).float()
+    q = _round(x / torch.where(d != 0, d, torch.ones_like(d))[:, None]).clamp(-16, 15)
+    q = torch.where(d[:, None] != 0, q, torch.zeros_like(q)) + 16
+    return torch.cat((_half(d), _join_five_bits(q)), dim=-1)
+
+
+def _pack_q5_1(x: torch.Tensor, importance: torch.Tensor | None) -> torch.Tensor:
+    import torch
+
+    scale, least = search_scale_and_min(x, _weigh_block(x, importance), 31)
+    d, m = scale.to(torch.float16).float(), (-least).to(torch.float16).float()
+    q = _round((x - m[:, None]) / torch.where(d != 0, d, torch.ones_like(d))[:, None]).clamp(0, 31)
+    q = torch.where(d[:, None] != 0, q, torch.zeros_like(q))
+    return torch.cat((_half(d), _half(m), _join_five_bits(q)), dim=-1)
+
+
+def _weigh_block(x: torch.Tensor, importance: torch.Tensor | None) -> torch.Tensor:
+    """Return how much an error of each number counts, (blocks, 32)."""
+    import torch
+
+    if importance is None:
+        return torch.ones_like(x)
+    return importance * (x.square().mean(-1, keepdim=True) + x.square()).sqrt()
+
+
 Pack = Callable[["torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
-PACKED: dict[str, Pack] = {"Q8_0": _pack_q8_0, "Q4_K": _pack_q4_k, "Q5_K": _pack_q5_k, "Q6_K": _pack_q6_k}
+PACKED: dict[str, Pack] = {
+    "Q8_0": _pack_q8_0,
+    "Q5_0": _pack_q5_0,
+    "Q5_1": _pack_q5_1,
+    "Q4_K": _pack_q4_k,
+    "Q5_K": _pack_q5_k,
+    "Q6_K": _pack_q6_k,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -29,10 +30,10 @@ class RunCard:
             elem_id="run-card-body",
         )
 
-    def bind(self, page_load: Callable, tabs: Sequence[gr.Tab], measured: Callable) -> None:
+    def bind(self, page_load: Callable, tabs: Sequence[gr.Tab], *known: Callable) -> None:
         """Draw on page load, when one of the run's `tabs` is opened, and on every change of the form.
 
-        `measured`: the event of the Dataset screen's knowing more.
+        `known`: events by which more is known of the draft than its fields say: of its data, of its rewards.
 
         While one drawing is at work, of all further changes only the last one is drawn.
         """
@@ -40,7 +41,7 @@ class RunCard:
         on(page_load, self.draw_draft, [], [self.body])
         for tab in tabs:
             on(tab.select, self.draw_draft, [], [self.body])
-        on(measured, self.draw_measured, [], [self.body], trigger_mode="always_last")
+        on(partial(gr.on, [*known]), self.draw_known, [], [self.body], trigger_mode="always_last")
         changes = [component.change for component in components]
         on(
             lambda *args, **options: gr.on(changes, *args, **options),
@@ -54,14 +55,14 @@ class RunCard:
         """Yield the card of the recipe as the server keeps it, everything looked at anew: files may have changed."""
         yield from self._draw(self.context.draft(), fresh=True)
 
-    def draw_measured(self) -> Iterator[str]:
+    def draw_known(self) -> Iterator[str]:
         """Yield the card of the recipe as the server keeps it, with what is known of its rows by now."""
         yield from self._draw(self.context.draft())
 
     def draw(self, *values: Any) -> Iterator[str]:
         """Yield the card of the form: what arithmetic tells at once, then with what the check finds."""
         try:
-            recipe = self.form.read(values)
+            recipe = self.form.read(values, self.context.draft().rewards)
         except RecipeError as error:
             yield self._card(self.context.draft(), error.problems)
             return

@@ -22,7 +22,7 @@ runtime.on(screen, "click", "button[data-do]", async (part) => {
   pressed.set(part, performance.now());
   say(part, part.dataset.value || "");
 });
-runtime.on(screen, "change", "select[data-do], input[data-do]", (part) => {
+runtime.on(screen, "change", "select[data-do], input[data-do], textarea[data-do]", (part) => {
   say(part, part.type === "checkbox" ? String(part.checked) : part.value);
 });
 runtime.keepFocus(screen);

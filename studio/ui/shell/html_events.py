@@ -8,11 +8,12 @@ from studio.ui.shell.scripts import read_script
 
 
 def make_voice(screen: str, elem_id: str) -> gr.HTML:
-    """Return the component that hears every `button[data-do]`, `select[data-do]` and `input[data-do]` below `screen`.
+    """Return the component that hears every `data-do` of buttons, selects, inputs and textareas below `screen`.
 
     `screen` is a CSS selector of an element around the component, such as `#tab-runs`. Its event `said` comes with the
-    value {do, value, form, number}: `do` and `value` as the part's data-do and data-value say (a select's own value),
-    `form` the fields with a name in the part's closest [data-form]. What a page sends is to be checked like any input.
+    value {do, value, form, number}: `do` and `value` as the part's data-do and data-value say (a select's or a field's
+    own value), `form` the fields with a name in the part's closest [data-form]. What a page sends is to be checked like
+    any input.
     `data-confirm` on a button is a question that must be answered with yes first; `data-focus` names a part that keeps
     the focus when its card is drawn anew.
     """

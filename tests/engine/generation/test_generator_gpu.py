@@ -50,3 +50,19 @@ def test_answers_are_as_likely_as_the_models_own_code_says(family):
     # Of all answers together: a token that another expert takes, by rounding alone, is far off in either.
     error, most = (torch.cat(some).square().mean().sqrt().item() for some in (errors, allowed))
     assert error <= 2 * most + 1e-2, (error, most)
+
+
+def test_recorded_steps_of_short_sequences_hold_after_longer_ones():
+    """Longer sequences have new rotary tables made; what is recorded reads the old ones."""
+    model = models.make_model(
+        "llama", dtype=torch.bfloat16, max_position_embeddings=4096, hidden_size=256, head_dim=64
+    ).to("cuda")
+    answerer = Answerer(model, Tokenizer(), Ends(()), kernels=KERNELS)
+    short = [Request(tuple(PROMPTS[1]), Sampling(max_new_tokens=40))]
+    long = [Request(tuple(PROMPTS[4] * 10), Sampling(max_new_tokens=20))]
+    first = answerer.answer(short)[0].tokens
+    answerer.answer(long)
+    torch.cuda.empty_cache()
+    filled = torch.full((2**26,), float("nan"), device="cuda")  # over what was given back
+    assert answerer.answer(short)[0].tokens == first
+    del filled

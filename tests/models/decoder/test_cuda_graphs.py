@@ -201,7 +201,9 @@ def assert_close(one: tuple, other: tuple, most: float) -> None:
     assert (one[1] - other[1]).norm() < most * other[1].norm()
 
 
-@pytest.mark.parametrize("family", some(["llama", "gemma3", "mistral"], "llama"))
+@pytest.mark.parametrize(
+    "family", some(["llama", "gemma3", "mistral", "gemma4", "latent", "latent_v2"], "llama", "latent")
+)
 @pytest.mark.parametrize("keep", ["all", "input"])
 def test_played_steps_are_launched_ones(place, family, keep):
     """Other rows, documents, picks and scales each time; the weights change between them, as training changes them."""

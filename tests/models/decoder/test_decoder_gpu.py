@@ -116,6 +116,23 @@ def test_every_family_is_as_exact_as_its_own_code(family, dtype, lengths):
     check_family(family, dtype, lengths, "cuda")
 
 
+WIDE = {
+    "gemma4": {"head_dim": 256, "global_head_dim": 512},
+    "latent": {"qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "head_dim": 64, "v_head_dim": 256},
+    "latent_v2": {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "head_dim": 64, "v_head_dim": 128},
+}
+"""Heads as wide as those of the published models."""
+
+
+@pytest.mark.parametrize("family", WIDE)
+def test_heads_as_wide_as_the_published_ones_are_right_and_can_be_recorded(family):
+    model = make_model(family, dtype=torch.bfloat16, rank=16, **WIDE[family]).cuda()
+    decoder = take(model, torch.bfloat16)
+    print(family, [(layer.attention.kernel.name, layer.attention.kernel.reason) for layer in decoder.layers])
+    assert not decoder.spec.mixers and decoder.recordable
+    assert find_difference(unwrap(model), decoder, torch.bfloat16) is None
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", "phi3"])
 def test_dora_is_as_exact_as_pefts(family):
     check_family(family, torch.bfloat16, PACKED, "cuda", dora=True)

@@ -169,9 +169,20 @@ def ask(model: torch.nn.Module, decoder: Decoder, name: str):
 @pytest.mark.parametrize(
     "family",
     some(
-        ["qwen3_moe", "qwen2_moe", "glm4_moe", "ernie4_5_moe", "mixtral", "gpt_oss", *FOREIGN],
+        [
+            "qwen3_moe",
+            "qwen2_moe",
+            "glm4_moe",
+            "ernie4_5_moe",
+            "mixtral",
+            "gpt_oss",
+            "gemma4_moe",
+            "deepseek_v3",
+            *FOREIGN,
+        ],
         "glm4_moe",
         "gpt_oss",
+        "deepseek_v3",
     ),
 )
 def test_what_is_right_is_accepted(family, name, packed):

@@ -59,7 +59,6 @@ class DatasetParts:
         self.source = self.form.field("data.source")
         self.upload = gr.File(
             label=say("ui.dataset.upload"),
-            file_types=list(FILE_TYPES),
             file_count="single",
             height=96,
             elem_id="dataset-upload",

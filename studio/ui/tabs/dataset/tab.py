@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,12 +10,12 @@ from typing import Any
 
 import gradio as gr
 
-from studio.core.atomic_files import replace_file
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.recipe import Recipe, read_value
 from studio.data.split_discovery import SUFFIXES
 from studio.services.dataset_session import Look, check_reach
+from studio.services.uploads import keep_upload
 from studio.ui.cards import note_card
 from studio.ui.tabs.dataset.cards import (
     findings_card,
@@ -106,7 +104,8 @@ class DatasetTab(DatasetParts):
                 on(part.submit, self._looker(path), state, self.parts)
         on(self.source.submit, self.bring, state, everything)
         on(self.source.blur, self.bring, state, everything)
-        on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
+        taken = on(self.upload.upload, self.take_file, [self.upload], [self.upload, *everything])
+        on(taken.failure, self.free_zone, [], [self.upload])
         # Of two choices made in one breath both count.
         on(self.said.said, self.hear, [self.said, self.page], everything, trigger_mode="multiple")
         on(self.save.click, self.save_mapping, inputs, [self.saved])
@@ -224,6 +223,9 @@ class DatasetTab(DatasetParts):
             return [gr.skip()] * (1 + len(self.fields) + len(self.parts))
         return [None, *self._take(str(self._keep(Path(uploaded))))]
 
+    def free_zone(self) -> None:
+        """Take a refused file out of the drop zone, so that another one can be dropped."""
+
     # Inside -------------------------------------------------------------------------------------------------------
 
     def _keep(self, source: Path) -> Path:
@@ -233,15 +235,11 @@ class DatasetTab(DatasetParts):
                 text("ui.dataset.type.why", types=", ".join(SUFFIXES)),
                 text("ui.dataset.type.fix"),
             )
-        folder = self.context.workspace.datasets
-        folder.mkdir(parents=True, exist_ok=True)
         words = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in source.stem)
-        stem = words.strip(".")[:80] or "data"
-        target = folder / f"{stem}{source.suffix.lower()}"
-        staged = folder / f".{stem}.{os.getpid()}"
-        shutil.copyfile(source, staged)
-        replace_file(staged, target)
-        return target
+        return keep_upload(
+            source,
+            self.context.workspace.datasets / f"{words.strip('.')[:80] or 'data'}{source.suffix.lower()}",
+        )
 
     def _take(self, source: str) -> list[Any]:
         """Make `source` the draft's and look at it anew, be it under the name of one that was there.

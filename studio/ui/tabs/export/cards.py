@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from studio.engine.exporters.exporter import PLACES
 from studio.services.exports import Estimate, ExportItem, loading_lines
 from studio.ui.cards import Say, note_card
 from studio.ui.quantities import size_words
@@ -16,18 +17,24 @@ from studio.ui.templates import render
 LATER = ("hub",)
 """What later versions bring, shown so that nobody looks for it."""
 FILES_SHOWN = 12
-PACKED = "gguf_"
-"""Forms of one file, which share a card: how many bits each weight has is all that differs."""
+LOSSES = (("tiny", 0.001), ("small", 0.005), ("some", float("inf")))
+"""What a loss is called up to so many nats a token."""
+FILES, FOLDERS = ("gguf_", "ollama", "adapter_gguf"), ("fp8", "w4a16", "mlx")
+"""How forms begin, or are called, that commands load, not Python."""
 
 
 def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: str, run: str = "") -> Markup:
-    """Return a card for each form with what it will take, and those that come later; `waits`: why none can be now."""
-    targets = [_describe_target(one, say, busy=busy or bool(waits)) for one in estimates]
-    packed = [one for one in targets if one["name"].startswith(PACKED)]
-    whole = [one for one in targets if one not in packed]
-    return render(
-        "tabs/export/targets.html", say, targets=whole, packed=packed, later=LATER, waits=waits, run=run
-    )
+    """Return a card for each place with its forms and what each takes, loses and is checked by, and those to come.
+
+    waits: why none can be exported now.
+    """
+    forms = {place: [one for one in estimates if one.place == place] for place in PLACES}
+    places = [
+        {"name": place, "forms": [_describe_target(one, say, busy=busy or bool(waits)) for one in found]}
+        for place, found in forms.items()
+        if found
+    ]
+    return render("tabs/export/targets.html", say, places=places, later=LATER, waits=waits, run=run)
 
 
 def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]:
@@ -37,14 +44,28 @@ def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]
         (say(id), say("ui.export.of_free", size=size_words(size), free=size_words(free)))
         for id, size, free in takes
     ]
+    if found.checked_by:
+        rows.append((say("ui.export.loss"), _say_loss(found.loss_kl, say)))
+        rows.append((say("ui.export.check"), say(f"ui.export.check.{found.checked_by}")))
+    size = say("ui.export.about", size=size_words(found.size_bytes))
     return {
         "name": found.target,
         "rows": rows if found.size_bytes else [],
-        "size": size_words(found.size_bytes) if found.size_bytes else "",
+        "short": [size, *(f"{label}: {value}" for label, value in rows[len(takes) :])]
+        if found.size_bytes
+        else [],
         "problem": found.problem,
         "off": busy or found.problem is not None,
         "id": "export-start" if found.target == "adapter" else f"export-start-{found.target}",
     }
+
+
+def _say_loss(kl: float, say: Say) -> str:
+    """Return the expected loss of quality in words, with its figure where there is one."""
+    if not kl:
+        return say("ui.export.loss.none")
+    level = next(level for level, most in LOSSES if kl <= most)
+    return say(f"ui.export.loss.{level}", kl=f"{kl:g}")
 
 
 def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
@@ -54,7 +75,6 @@ def _describe_item(item: ExportItem, *, local: bool) -> dict[str, Any]:
         "lines": "\n".join(loading_lines(item)),
         "size": size_words(item.size_bytes),
         "local": local,
-        "packed": item.target.startswith(PACKED),
         "told": _told(item.target),
         "ours": item.ours,
     }
@@ -64,8 +84,10 @@ def _told(target: str) -> tuple[str, str]:
     """Return the ids of what is said above the lines that use an export, and of what checked it."""
     if target == "script":
         return "ui.export.runs", "ui.export.about"
-    if target.startswith(PACKED):
+    if target.startswith(FILES):
         return "ui.export.commands", "ui.export.checked_file"
+    if target in FOLDERS:
+        return "ui.export.serves", "ui.export.checked_folder"
     return "ui.export.lines", "ui.export.checked"
 
 

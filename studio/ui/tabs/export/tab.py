@@ -11,7 +11,7 @@ import gradio as gr
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.services.chat_service import say_place
-from studio.services.exports import TARGETS, Estimate
+from studio.services.exports import TARGETS, describe
 from studio.ui.cards import heading, run_label
 from studio.ui.context import Context
 from studio.ui.quantities import size_words
@@ -125,12 +125,12 @@ class ExportTab:
         waits = say("export.waits", run=active) if active else ""
         if not run:
             return target_cards(
-                [Estimate(target) for target in TARGETS], say, busy=True, waits=say("ui.export.no_run")
+                [describe(target) for target in TARGETS], say, busy=True, waits=say("ui.export.no_run")
             )
         try:
             estimates = [desk.exports.estimate(*part_state(run, target)) for target in TARGETS]
         except StudioError as error:  # the base is gone, the record is damaged
-            estimates, waits = [Estimate(target) for target in TARGETS], self.context.say_error(error)
+            estimates, waits = [describe(target) for target in TARGETS], self.context.say_error(error)
         return target_cards(estimates, say, busy=busy, waits=waits, run=run)
 
     def hear(self, said: object, run: str | None) -> Iterator[list[Any]]:

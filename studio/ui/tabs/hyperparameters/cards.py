@@ -10,7 +10,7 @@ from markupsafe import Markup
 from studio.core.i18n import Catalogue
 from studio.core.knobs import Knob, knobs_of
 from studio.core.recipe import Recipe
-from studio.services.goal_settings import CONTROLS, GOALS, LATER, OWN, Change, Wish
+from studio.services.goal_settings import CONTROLS, GOALS, OWN, Change, Wish
 from studio.services.presets import Difference, Preset
 from studio.ui.field_badges import show_plainly
 from studio.ui.templates import render
@@ -37,7 +37,6 @@ def plain_card(wish: Wish, changes: Sequence[Change], words: Catalogue, say: Say
         wish=wish,
         own=OWN,
         goals=GOALS,
-        later=LATER,
         controls=[(name, choices, getattr(wish, name)) for name, choices in list(CONTROLS.items())[1:]],
         changes=[
             {

@@ -21,6 +21,7 @@ from studio.ui.cards import heading, note_card, plan_card, problems_card
 from studio.ui.context import Context
 from studio.ui.field_badges import elem_id, mark_changes, mark_problems
 from studio.ui.form import Form
+from studio.ui.rewards.section import RewardsSection
 from studio.ui.shell.html_events import make_voice, read_said
 from studio.ui.tabs.hyperparameters.cards import difference_card, done_note, plain_card, presets_card
 from studio.ui.tabs.hyperparameters.imported import imported_card, open_settings
@@ -29,6 +30,7 @@ from studio.ui.templates import render
 SECTIONS = (
     ("learning", ("optim",)),
     ("comparing", ("preference",)),
+    ("sampling", ("sampling",)),
     ("adapter", ("adapter",)),
     ("run", ("name", "objective", "seed", "run")),
 )
@@ -71,6 +73,7 @@ class HyperparametersTab:
         with gr.Column(elem_classes=["sheet"], elem_id="settings-goal"):
             self.plain = gr.HTML(plain_card(Wish(), (), context.words, say), elem_id="settings-plain")
             self.note = gr.HTML("", elem_id="settings-note")
+            self.rewards = RewardsSection(context)
         with gr.Column(elem_classes=["sheet"], elem_id="settings-all"):
             gr.HTML(render("tabs/hyperparameters/tools.html", say), elem_id="settings-tools")
             form.fields(COMMON)
@@ -102,6 +105,7 @@ class HyperparametersTab:
             kept = [form.marks, self.plain]
             on(component.input, self.keeper(path), [component], kept, trigger_mode="always_last")
         on(self.voice.said, self.hear, [self.voice, *inputs], shown, trigger_mode="multiple")
+        self.rewards.bind(self.voice, form.components["objective"])
         on(form.marks.said, self.hear, [form.marks, *inputs], shown, trigger_mode="multiple")
         chosen = [form.components[path].change for path in ("model.source", "data.source")]
         on(partial(gr.on, [*chosen, measured]), self.follow, [], shown, trigger_mode="always_last")
@@ -187,7 +191,7 @@ class HyperparametersTab:
         settings = [
             path
             for path in self.form.knobs
-            if path.split(".")[0] in ("objective", "preference", "adapter", "optim", "run")
+            if path.split(".")[0] in ("objective", "preference", "sampling", "adapter", "optim", "run")
             and path not in BESIDE_PLAIN
         ]
         came = any(read_value(old, path) != read_value(recipe, path) for path in settings)
@@ -339,7 +343,7 @@ class HyperparametersTab:
         last = {one.path: (one.before, one.after) for one in presets.compare(before, made)}
         replaced = {path: read_value(made, path) for path in over if path in self.context.typed()}
         changes = replaced | {path: value for path, (_, value) in last.items()}
-        recipe = self.context.edit(changes)
+        recipe = self.context.edit(changes | {"rewards": made.rewards})
         if not last:
             return self._show(recipe, changes, card=self._presets())
         self._last = last
@@ -388,7 +392,7 @@ class HyperparametersTab:
             rows = int(seen.report.get("rows_used") or 0)
         else:
             try:
-                rows = look(recipe.data, self.context.workspace.data_cache).rows_used
+                rows = look(recipe.data, self.context.workspace.data_cache, recipe.objective).rows_used
             except StudioError:
                 rows = 0
         rows = min(rows, recipe.data.max_rows) if recipe.data.max_rows > 0 else rows
@@ -404,7 +408,7 @@ class HyperparametersTab:
         """Return examine()'s answers and the marks beside the fields."""
         say, words = self.context.say, self.context.words
         try:
-            recipe = self.form.read(values)
+            recipe = self.form.read(values, self.context.draft().rewards)
         except RecipeError as error:
             return problems_card(error.problems, say), "", mark_problems(error.problems, words)
         problems = self.context.desk.recipes.check(recipe)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -188,6 +189,9 @@ def settings_card(recipe: Recipe, words: Catalogue) -> Markup:
         for knob in knobs_of(Recipe)
         if (value := read_value(recipe, knob.path)) != read_value(defaults, knob.path) and knob.path != "name"
     ]
+    if recipe.rewards:
+        listed = ", ".join(f"{Path(one.name).name} × {one.weight:g}" for one in recipe.rewards)
+        changed.append((say("ui.rewards.title"), listed))
     whole = json.dumps(to_json(recipe), ensure_ascii=False, indent=1)
     return render("tabs/training/settings.html", say, rows=changed, json=whole)
 

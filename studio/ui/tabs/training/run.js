@@ -8,7 +8,7 @@ const known = {
   run: address.get("run") || "",
   // A reload of this tab keeps its run; the run of another tab's address gives way to the one that is on.
   active: address.get("tab") === "training" ? null : "",
-  chip: {}, sample: null, state: "", marks: {}, parts: {},
+  chip: {}, sample: null, answers: {}, state: "", marks: {}, parts: {},
 };
 let asking = false;
 let again = false;
@@ -52,10 +52,11 @@ function put(name) {
   if (name === "spoken") { place.textContent = new DOMParser().parseFromString(html, "text/html").body.textContent; return; }
   if (name === "log" && grow(place, html)) return;
   const open = [...place.querySelectorAll("details")].map((one) => one.open);
-  const scrolled = place.querySelector("ul")?.scrollTop;
+  const scrolled = place.querySelector("ul, .rows")?.scrollTop;
   place.innerHTML = html;
   place.querySelectorAll("details").forEach((one, i) => { one.open = Boolean(open[i]); });
-  if (scrolled) place.querySelector("ul").scrollTop = scrolled;
+  const list = scrolled && place.querySelector("ul, .rows");
+  if (list) list.scrollTop = scrolled;
 }
 
 function draw() {
@@ -106,10 +107,10 @@ async function look() {
   started = performance.now();
   const mine = started;
   try {
-    const { run, active, chip, sample, marks } = known;
+    const { run, active, chip, sample, answers, marks } = known;
     const rest_s = document.hidden ? 1e6 : (performance.now() - touched) / 1000;
     const chart = window.studioRun.chart?.shown() || null;
-    const answer = await server.look({ run, active, chip, sample, marks, chart, rest_s });
+    const answer = await server.look({ run, active, chip, sample, answers, marks, chart, rest_s });
     if (!answer) return; // Gradio's client gives nothing for a question that failed; the next second asks again
     unanswered = 0;
     tellAway(false);
@@ -123,7 +124,7 @@ async function look() {
 
 // Another run, wanted by the person or by another tab's button. The chip goes along when none is on.
 function show(run) {
-  if (run && run !== known.run) Object.assign(known, { run, sample: null }, known.active ? {} : { chip: {} });
+  if (run && run !== known.run) Object.assign(known, { run, sample: null, answers: { ...known.answers, step: "" } }, known.active ? {} : { chip: {} });
   props.value = { ...(props.value || {}), run: known.run };
   look();
 }
@@ -146,9 +147,19 @@ watch("value", () => {
   if (words) { note(words); }
   show(run);
 });
+// Which of a run's answers are looked at: what its box says, and the step of a button in the table.
+function pickAnswers(step) {
+  const box = document.getElementById("run-answers-box");
+  const fields = Object.fromEntries([...box.querySelectorAll("[name]")].map((one) => [one.name, one.value]));
+  known.answers = { ...fields, step };
+  look();
+}
+
 document.addEventListener("change", (event) => {
-  const part = event.target.closest?.("select[data-pick]");
+  const part = event.target.closest?.("[data-pick]");
   if (!part) return;
+  if (part.dataset.pick === "answers") pickAnswers(known.answers.step || "");
+  if (part.dataset.pick === "answers-step") pickAnswers(part.value.trim());
   if (part.dataset.pick === "run") show(part.value);
   if (part.dataset.pick === "sample") { known.sample = Number(part.value); look(); }
 });
@@ -157,6 +168,8 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-do]") && (props.value || {}).run !== known.run) props.value = { ...(props.value || {}), run: known.run };
   const log = event.target.closest("#run-log-download");
   if (log) download(log);
+  const step = event.target.closest("#run-answers [data-step]");
+  if (step) pickAnswers(step.dataset.step);
 }, true);
 window.studioRun = { ...(window.studioRun || {}), look, draw, show, known };
 setInterval(() => {

@@ -28,6 +28,8 @@ LOW_RATE = {"lora": 2e-5, "full": 1e-6}
 """Below that, training hardly changes a model."""
 FALL_SHARE = 0.2
 """By so much the log-probability of better answers may fall while the margin grows, before answers may break."""
+DRAWN_METRIC = "completions/mean_length"
+"""What alone runs have that draw their answers."""
 NORM_TIMES = 8.0
 WINDOW_STEPS = 4000
 """Longer runs are judged by their last so many steps."""
@@ -51,15 +53,16 @@ def judge(view: LiveView, state: str, now_s: float, method: str = "lora") -> tup
     found = [
         _stands_still(view, state, now_s),
         _not_finite(view),
-        _diverges(losses),
-        _overfits(view),
         _forgets(view),
         _grows(view),
-        _spikes(view, losses),
         _early(view, state),
     ]
+    # Where answers are drawn and scored the loss begins at 0 and says nothing; the run's own alarms do.
+    scored = any(metric.name == DRAWN_METRIC for metric in view.metrics)
+    if not scored:
+        found += [_diverges(losses), _overfits(view), _spikes(view, losses)]
     said = [verdict for verdict in found if verdict is not None]
-    if not any(verdict.id in ("diverging", "overfitting") for verdict in said):
+    if not scored and not any(verdict.id in ("diverging", "overfitting") for verdict in said):
         course = _course(view, losses, method, ended=state not in ("running", "paused"))
         said += [course] if course is not None and (course.level != "good" or not said) else []
     order = ("bad", "warn", "info", "good")

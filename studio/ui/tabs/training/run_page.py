@@ -17,6 +17,7 @@ from studio.ui.cards import note_card, plan_card, run_label
 from studio.ui.context import Context
 from studio.ui.header.strip import chip, machine_strip
 from studio.ui.metric_columns import label_metrics, payload
+from studio.ui.rewards.answers import answers_card, read_filter
 from studio.ui.run_state import LiveView, log_lines
 from studio.ui.share.view import share_banner
 from studio.ui.tabs.training.cards import (
@@ -66,11 +67,11 @@ class RunPage:
         """Return what is new since the page's last look.
 
         `shown` is what the page has: {"run": wanted or "", "active": run that was on or None before the first look,
-        "chip": {"run", "state"} as the last answer had it, "sample": step picked or None, "chart": what its chart has
-        (see payload) or None without a chart, "marks": {part: mark}, "rest_s": since somebody touched it}. The answer
-        holds run, active ("" for none), state and chip, `ended` (the end of the run that the chip told of, in words,
-        once), `parts` and `marks` of what changed, `points` for the chart or None, and `renews`: whether the page is
-        to come back by itself.
+        "chip": {"run", "state"} as the last answer had it, "sample": step picked or None, "answers": which are looked
+        at (see read_filter), "chart": what its chart has (see payload) or None without a chart, "marks": {part: mark},
+        "rest_s": since somebody touched it}. The answer holds run, active ("" for none), state and chip, `ended` (the
+        end of the run that the chip told of, in words, once), `parts` and `marks` of what changed, `points` for the
+        chart or None, and `renews`: whether the page is to come back by itself.
         """
         shown = shown if isinstance(shown, Mapping) else {}
         rest_s = shown.get("rest_s")
@@ -84,7 +85,7 @@ class RunPage:
         if one is None or told is None:
             made, points = self._nothing(), None
         else:
-            made = self._parts(one, active, shown.get("sample"), now_s) | {"chip": self._chip(told)}
+            made = self._parts(one, active, shown, now_s) | {"chip": self._chip(told)}
             chart = shown.get("chart")
             points = self._points(one.view, one.record.run, chart) if isinstance(chart, Mapping) else None
         shared = self.context.desk.sharing.view()
@@ -101,7 +102,7 @@ class RunPage:
         }  # fmt: skip
 
     def _parts(
-        self, one: Standing, active: str, sample: object, now_s: float
+        self, one: Standing, active: str, shown: Mapping[str, Any], now_s: float
     ) -> dict[str, tuple[str, Callable[[], str]]]:
         """Each part's mark, which changes when it does, and what draws it."""
         record, view, state, here = one.record, one.view, one.state, one.here
@@ -110,6 +111,7 @@ class RunPage:
         clock = int(now_s) if moves else 0
         stall = view.stall if here else None
         diagnosis = view.diagnosis if state == "failed" else None
+        sample, wanted = shown.get("sample"), read_filter(shown.get("answers"))
         picked = sample if isinstance(sample, int) else None
         newest = view.samples[-1].seq if view.samples else 0
         resumable = free and state in RESUMABLE
@@ -128,6 +130,10 @@ class RunPage:
                 lambda: self._verdicts(view, state, record, now_s, former),
             ),
             "samples": (f"{run} {newest} {picked}", lambda: self._samples(run, view, picked)),
+            "answers": (
+                f"{run} {self.context.desk.answers.measure(run)} {wanted}",
+                lambda: answers_card(self.context.desk.answers.read(run, wanted), say),
+            ),
             "log": (
                 f"{run} {len(view.log)} {view.log[-1].time_s if view.log else 0}",
                 lambda: log_card(view, say),
@@ -185,6 +191,7 @@ class RunPage:
             "failure",
             "verdicts",
             "samples",
+            "answers",
             "settings",
             "plan",
             "pick",

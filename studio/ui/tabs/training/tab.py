@@ -117,7 +117,7 @@ class TrainingTab:
         if self.context.desk.runs.active:
             return ""
         try:
-            recipe = self.form.read(values)
+            recipe = self.form.read(values, self.context.draft().rewards)
             return check_card(self.context.desk.recipes.check(recipe), recipe, self.context.say)
         except RecipeError as error:
             return check_card(error.problems, self.context.draft(), self.context.say)
@@ -143,7 +143,7 @@ class TrainingTab:
         """The form's recipe, None when it has errors; and the card of what is to be said of it."""
         say = self.context.say
         try:
-            recipe = self.form.read(values)
+            recipe = self.form.read(values, self.context.draft().rewards)
         except RecipeError as error:
             return None, check_card(error.problems, self.context.draft(), say)
         problems = self.context.desk.recipes.check(recipe)
