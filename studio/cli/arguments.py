@@ -191,6 +191,10 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     option(export, "--size", "export_size", metavar="SIZE", default="")
     option(export, "--within", metavar="SHARE", default="")
     option(export, "--folder", metavar="DIR")
+    for name in ("--repo", "--form", "--license"):
+        option(export, name, f"export_{name.strip('-')}", metavar="NAME", default="")
+    for name in ("--public", "--dry-run"):
+        option(export, name, f"export_{name.strip('-').replace('-', '_')}", action="store_true")
     option(export, "--checkpoint", "export_checkpoint", **step)
     bridge = add("wsl")
     option(bridge, "--distribution", metavar="NAME", default="")

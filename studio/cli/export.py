@@ -9,6 +9,7 @@ from pathlib import Path
 
 from studio.cli.chat import find_place
 from studio.cli.console import Console
+from studio.cli.upload import upload
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.exporters.exporter import NO_LIMITS, FileLimits
@@ -22,7 +23,7 @@ def export(options: argparse.Namespace, workspace: Workspace, console: Console) 
     from studio.supervisor.supervise import stop_requests
 
     if options.to == "hub":
-        raise not_available("hub")
+        return upload(options, workspace, console)
     target = f"gguf_{options.type.lower()}" if options.to == "gguf" else options.to
     limits = read_limits(options.size, options.within)
     if limits != NO_LIMITS:
@@ -64,8 +65,3 @@ def read_limits(size: str, within: str) -> FileLimits:
         size_bytes=int(float(sized[1]) * unit_bytes) if sized else 0,
         kl=math.log1p(float(shared[1]) / 100) if shared else 0.0,
     )
-
-
-def not_available(name: str) -> StudioError:
-    """Return the refusal of something that later work brings."""
-    return StudioError(text("cli.later", name=name), text("cli.later.why"), text("cli.later.fix"))

@@ -250,6 +250,7 @@ class RunSpec:
     trial: bool = knob(True, level="common", time="more")
     on_stall: str = knob("auto", choices=("auto", "wait", "restart", "stop"))
     keep_awake: bool = knob(True)
+    tracker: str = knob("none", choices=("none", "tensorboard", "trackio", "wandb", "mlflow"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

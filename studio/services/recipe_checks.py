@@ -16,6 +16,7 @@ from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.services.reward_code import RewardCode
+from studio.services.trackers.mirror import find_tracker_problem
 from studio.services.worker import Worker
 
 
@@ -48,6 +49,8 @@ class RecipeChecks:
         cache = self.workspace.data_cache
         found = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
         rewards = self._code.find_problems(recipe.rewards, confirmed=self._confirmed)
+        tracker = find_tracker_problem(recipe)
+        found = found if tracker is None else (*found, tracker)
         return tuple(sorted((*found, *rewards), key=lambda problem: problem.severity != "error"))
 
     def plan(self, recipe: Recipe) -> BackendPlan:

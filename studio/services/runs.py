@@ -38,6 +38,7 @@ from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on
 from studio.services.event_log import EventLog, EventLogs
 from studio.services.machine_state import MachineState
 from studio.services.run_attempt import attempt
+from studio.services.trackers.mirror import mirroring
 from studio.services.worker import Worker
 
 
@@ -309,7 +310,8 @@ class Runs:
     def _attempt(self, folder: RunFolder, recipe: Recipe, log: EventLog, watch: Any) -> RunRecord:
         try:
             self._on_begin()
-            with watch:
+            trackers = self.health.workspace.root / "trackers"
+            with watch, mirroring(folder, recipe, trackers, watch.emit):
                 watch.beat("start", 0, 0)
                 return attempt(
                     folder,

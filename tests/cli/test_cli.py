@@ -299,8 +299,8 @@ def test_doctor_judges_this_machine_or_a_recorded_one(ask, tmp_path):
     assert ask("doctor", "--facts", recorded)["facts"]["cores"] == 96
 
 
-def test_what_later_versions_bring(ask):
-    assert "not available yet" in ask("export", "r", "--to", "hub", code=2)["error"]["what"]
+def test_nothing_is_sent_without_a_repository(ask):
+    assert "--repo" in ask("export", "r", "--to", "hub", code=2)["error"]["fix"]
 
 
 @pytest.mark.parametrize(

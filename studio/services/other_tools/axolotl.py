@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from studio.services.other_tools.sampling_settings import OBJECTIVES as SAMPLED
+from studio.services.other_tools.sampling_settings import take_sampling
 from studio.services.other_tools.sources import (
     take_model,
     take_quantization,
@@ -106,6 +108,10 @@ def _take_objective(t: Translation) -> None:
         t.take(t.find("reward_model"), "objective", "reward")
     elif t.says("process_reward_model"):
         t.reject(t.find("process_reward_model"), "stage.none")
+    elif kind is not None and str(kind.value) in SAMPLED:
+        t.take(kind, "objective", "grpo")
+        take_sampling(t, str(kind.value), "trl.")
+        return
     elif kind is not None and str(kind.value) in OBJECTIVES:
         t.take(kind, "objective", OBJECTIVES[str(kind.value)])
         if str(kind.value) == "ipo":

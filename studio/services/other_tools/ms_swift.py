@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from studio.services.other_tools.sampling_settings import OBJECTIVES as SAMPLED
+from studio.services.other_tools.sampling_settings import take_sampling
 from studio.services.other_tools.sources import (
     place_file,
     take_model,
@@ -138,6 +140,11 @@ def _take_objective(t: Translation) -> None:
     place = kind or Setting("swift", t.written.command)
     if kind is not None or t.written.command == "rlhf":
         said = str(kind.value) if kind is not None else "dpo"
+        if said in SAMPLED:
+            take_sampling(t, said)
+            if kind is not None:
+                t.take(kind, "objective", "grpo")
+            return
         if said not in OBJECTIVES:
             t.reject(place, "stage.none")
             return

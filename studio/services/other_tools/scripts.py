@@ -97,6 +97,11 @@ def translate_script(script: Script, written: Written) -> ImportedRecipe:
     if not t.get("model.source") and not t.get("data.source"):
         t.reject(place, "script.empty")
     _take_words(t, script)
+    if "reward_funcs" in trainer.arguments:
+        own = Setting(
+            "reward_funcs", words(trainer.arguments["reward_funcs"]), trainer.places["reward_funcs"]
+        )
+        t.differ(own, "sampling.rewards", value=own.value)
     rate = 5e-5 if config is None or "TrainingArguments" in config.name else RATES.get(objective)
     finish_trainer(t, objective, rate)
     others = [call for call in script.calls if call.name in TRAINERS and call is not trainer]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from studio.services.other_tools.sampling_settings import count_prompts
 from studio.services.other_tools.translation import Translation, left, same, switched
 from studio.services.other_tools.written import Setting, number, truth
 
@@ -67,6 +68,8 @@ def take_batch(
     for one in (at_once, accumulated):
         if one is not None and number(one.value) is not None:
             t.change(one, "optim.batch_size", whole, reason, **numbers)
+    if t.get("objective") == "grpo":
+        count_prompts(t, at_once, whole)
 
 
 def take_schedule(t: Translation, *keys: str, usual: str = "linear") -> None:

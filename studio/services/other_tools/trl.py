@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from studio.services.other_tools.sampling_settings import OBJECTIVES as SAMPLED
+from studio.services.other_tools.sampling_settings import take_sampling
 from studio.services.other_tools.sources import (
     place_file,
     take_model,
@@ -38,7 +40,10 @@ from studio.services.other_tools.translation import (
 from studio.services.other_tools.written import Setting, Written, number, truth, words
 
 NAME = "TRL"
-RATES = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "orpo": 1e-6, "cpo": 1e-6, "simpo": 1e-6, "reward": 1e-4}
+RATES = dict.fromkeys(("grpo", "rloo", "dpo", "kto", "orpo", "cpo", "simpo"), 1e-6) | {
+    "sft": 2e-5,
+    "reward": 1e-4,
+}
 """TRL's own learning rates where nothing is written."""
 COMMANDS = ("sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo")
 
@@ -116,7 +121,10 @@ def take_objective(t: Translation, objective: str, place: Setting) -> None:
         words(one)
         for one in (loss.value if loss and isinstance(loss.value, list) else [loss.value] if loss else [])
     ]
-    if objective in ("grpo", "rloo", "ppo", "online_dpo", "gkd", "nash_md", "xpo", "prm", "bco"):
+    if objective in SAMPLED:
+        take_sampling(t, objective)
+        return
+    if objective in ("ppo", "online_dpo", "gkd", "nash_md", "xpo", "prm", "bco"):
         t.reject(
             place if place.key != "loss_type" else replace(place, key="trl", value=objective), "stage.none"
         )
@@ -157,7 +165,7 @@ def finish_trainer(t: Translation, objective: str, usual_rate: float | None = No
     pairs = objective not in ("sft", "pretrain", "reward")
     for key in ("max_prompt_length", "max_completion_length", "max_target_length"):
         setting = t.find(key)
-        if setting is not None and pairs:
+        if setting is not None and pairs and key not in t.seen:
             t.leave(setting, "length.parts")
     _take_learned(t, objective)
     t.apply(OWN)
@@ -243,7 +251,6 @@ def _take_lora_list(t: Translation, setting: Setting) -> None:
 OWN: Mapping[str, Rule] = dict(RULES) | {
     "use_flash_attention_2": left("hardware"),
     "config_file": left("hardware"),
-    "scale_rewards": left("not_this_objective"),
     "chat_template": take_template,
     "chat_template_path": take_template,
     "system_prompt": same("data.system_prompt"),

@@ -225,3 +225,28 @@ trainer.train()
 if False:
     model.push_to_hub("mine/secret")
 """
+GRPO_SCRIPT = """\
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer
+
+
+def count_letters(completions, **kwargs):
+    return [float(len(one)) for one in completions]
+
+
+trainer = GRPOTrainer(
+    model="org/model",
+    reward_funcs=[count_letters],
+    args=GRPOConfig(
+        num_generations=4,
+        max_completion_length=200,
+        beta=0.04,
+        importance_sampling_level="sequence",
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=8,
+        use_vllm=True,
+    ),
+    train_dataset=load_dataset("org/prompts", split="train"),
+)
+trainer.train()
+"""

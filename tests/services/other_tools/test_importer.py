@@ -178,6 +178,32 @@ def test_every_line_has_its_place_and_words_in_both_languages(name):
             assert "imported." not in said and "{" not in said, said
 
 
+def test_grpo_counts_prompts_and_leaves_code_of_rewards_to_the_person():
+    recipe = import_words(files.GRPO_SCRIPT, "g.py")
+    told = {line.key: line.fate for line in recipe.lines}
+    wanted = {
+        "objective": "grpo",
+        "sampling.group_size": 4,
+        "sampling.answer_tokens": 200,
+        "sampling.loss": "gspo",
+        "sampling.beta": 0.04,
+        "optim.batch_size": 4,
+        "optim.learning_rate": 1e-6,
+    }
+    assert {path: read_value(recipe.recipe, path) for path in wanted} == wanted
+    assert told["reward_funcs"] == "differs" and told["use_vllm"] == "left" and not recipe.recipe.rewards
+    swift = files.MS_SWIFT.replace(
+        "rlhf_type dpo", "rlhf_type grpo --num_generations 8 --reward_funcs accuracy"
+    )
+    made = import_words(swift, "g.sh").recipe
+    assert (made.objective, made.sampling.group_size, made.optim.batch_size) == ("grpo", 8, 2)
+    axolotl = (
+        files.AXOLOTL + "rl: grpo\ntrl:\n  num_generations: 4\n  beta: 0.01\n  reward_funcs: [mine.check]\n"
+    )
+    made = import_words(axolotl, "g.yml").recipe
+    assert (made.objective, made.sampling.group_size, made.sampling.beta) == ("grpo", 4, 0.01)
+
+
 def test_a_tools_own_default_is_taken_not_ours():
     words = "model_name_or_path: a/b\nstage: sft\nfinetuning_type: lora\ndataset: x\ncutoff_len: 100\n"
     recipe = import_words(words, "c.yaml").recipe

@@ -47,6 +47,7 @@ COMMON = (
 """The settings that are changed most; all others are one fold away."""
 BESIDE_PLAIN = (
     "run.keep_awake",
+    "run.tracker",
     "run.on_stall",
     "run.trial",
     "run.keep_checkpoints",
