@@ -161,3 +161,12 @@ def test_fields_as_they_are_shown_change_nothing(form):
     """Else opening a file would list settings that stay as they are."""
     shown = dict(zip(form.components, form.show(DEMO), strict=True))
     assert form.read_typed(DEMO, shown)[0] == DEMO
+
+
+@pytest.mark.parametrize("raw", ["auto", " AUTO ", "", None, "0", 0.0])
+def test_a_rate_that_nobody_set_reads_auto(form, raw):
+    recipe, _, problems = form.read_typed(CHANGED, {"optim.learning_rate": raw})
+    assert recipe.optim.learning_rate == 0.0 and not problems
+    assert dict(zip(form.components, form.show(recipe), strict=True))["optim.learning_rate"] == "auto"
+    recipe, _, problems = form.read_typed(recipe, {"optim.learning_rate": "2e-4"})
+    assert recipe.optim.learning_rate == 2e-4 and not problems

@@ -94,7 +94,6 @@ class GroupRelativePolicyOptimization(Objective):
     """Answers better than their group gain, worse ones lose, within bounds of how far one rollout may move them."""
 
     name = "grpo"
-    usual_rates = (1e-5, 1e-6)
     settings: SamplingSpec
 
     def __init__(self, settings: SamplingSpec | None = None) -> None:

@@ -80,8 +80,6 @@ class Objective:
     """One way to train; a subclass says `name` and computes `loss`."""
 
     name: str
-    usual_rates: tuple[float, float] | None = None
-    """The learning rates for an adapter and for all weights where nobody set one; None: the recipe's default."""
     usual_beta = 0.1
     updates = 1
     """Steps that are taken with the same examples, one after another."""
