@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -199,10 +200,12 @@ class _Judge:
 
     def __init__(self, objective: Objective, picked: Picked, factor: Tensor) -> None:
         self.objective, self.picked, self.factor = objective, picked, factor
+        self.wants_entropy = objective.wants_entropy
         self.terms: Terms | None = None
 
-    def __call__(self, log_probabilities: Tensor) -> Tensor:
-        self.terms = self.objective.loss(log_probabilities, self.picked)
+    def __call__(self, log_probabilities: Tensor, entropies: Tensor | None) -> Tensor:
+        picked = dataclasses.replace(self.picked, entropies=entropies)
+        self.terms = self.objective.loss(log_probabilities, picked)
         return self.terms.gradient * self.factor
 
 

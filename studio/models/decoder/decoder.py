@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from studio_kernels.attention import Attention, Documents, choose_attention
@@ -33,7 +34,16 @@ from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 
-Judge = Callable[[Tensor], Tensor]
+
+class Judge(Protocol):
+    """Says what each token's loss counts, once the head has computed it."""
+
+    wants_entropy: bool
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        """Return (N,) factors of the rows' gradients, of (N,) losses and, where wanted, entropies."""
+
+
 """Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
 
 
@@ -252,7 +262,12 @@ class Decoder:
         return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
     def _losses(
-        self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        scale: float | Tensor,
+        gradient: bool,
+        entropies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         return self.kernels.linear_cross_entropy.forward(
             hidden,
@@ -267,6 +282,7 @@ class Decoder:
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
             weight_gradient=self.store.find_gradient(self.spec.head.weight) if gradient else None,
+            entropies=entropies,
         )
 
     @torch.no_grad()
@@ -287,13 +303,15 @@ class Decoder:
         """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
+        wants = judge is not None and judge.wants_entropy
+        entropies = torch.empty(len(targets), dtype=torch.float32, device=x.device) if wants else None
         if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
             # A trained head adds its gradient while it computes: what each row counts is asked for before.
-            losses, _ = self._losses(hidden, targets, scale, False)
-            _, dhidden = self._losses(hidden, targets, scale * judge(losses), True)
+            losses, _ = self._losses(hidden, targets, scale, False, entropies)
+            _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True)
         else:
-            losses, dhidden = self._losses(hidden, targets, scale, True)
-            counted = None if judge is None else judge(losses)
+            losses, dhidden = self._losses(hidden, targets, scale, True, entropies)
+            counted = None if judge is None else judge(losses, entropies)
             if counted is not None:
                 dhidden.mul_(counted[:, None])
             if (rows := self.spec.head_rows) is not None:
