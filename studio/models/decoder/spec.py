@@ -31,6 +31,7 @@ from studio.models.decoder.layer_parts import (
     find_norms,
     find_value_norm,
     name_parameters,
+    read_residual_scale,
     refuse_dropout,
     refuse_strangers,
     scalars_of,
@@ -44,6 +45,7 @@ from studio.models.decoder.structure import (
     FINAL_NORMS,
     MLPS,
     NORMS,
+    RESIDUAL_SCALES,
     SINKS,
 )
 from studio.models.decoder.token_rows import TokenRows, read_rows
@@ -102,7 +104,7 @@ class LayerSpec:
     turning: Turning
     query_scale: QueryScale | None
     residual_scale: float
-    """By which attention's and MLP's results are multiplied before they join the stream (Granite)."""
+    """By which attention's and MLP's results are multiplied before they join the stream (Granite, MiniCPM3)."""
     output_scale: float
     """By which the layer's result is multiplied (Gemma 4)."""
 
@@ -273,9 +275,9 @@ def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
     norms = find_norms(layer)
     if (mixture is layer) != ("routed_norm" in norms):
         raise Unlike(EXPERTS)
-    residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
+    residual_scale = read_residual_scale(layer)
     if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
-        raise Unlike("residual_multiplier")
+        raise Unlike(RESIDUAL_SCALES[0])
     try:
         refuse_strangers(layer, "layer")
         mixing = _read_attention(layer, number, reading)
