@@ -106,7 +106,7 @@ def _ask_title(name: str, columns: Sequence[str], rows: Sequence[Values]) -> tup
     known = measure_columns(columns, rows)
     rest = [one for one in known.values() if one.name != name]
     heads = [one for one in rest if one.spoken and one.plain and part_name(one.name)[-1:] in TITLES]
-    told = ORIGINS - {"title"}
+    told = (ORIGINS | DATED) - {"title"}
     if len(heads) != 1 or simplify(name) == "text" or any({*part_name(one.name)} & told for one in rest):
         return ()
     own = (
