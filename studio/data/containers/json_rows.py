@@ -58,7 +58,7 @@ KEY_WORDS = 3
 """Words of an average key from which on keys are questions, or texts, and no names."""
 ID_CHARACTERS, ID = 8, re.compile(r"(?=.*[0-9])(?=.*[A-Za-z-])[A-Za-z0-9_:-]+")
 """A code has digits and letters, and is as long; `answer_1` names a column."""
-ASKING = 0.8
+ALONE = 0.8
 """Of the first sides of pairs, so many are questions where each pair stands for itself."""
 WORDS = re.compile(r"[a-z]+")
 TRAINING = frozenset(("train", "training"))
@@ -267,7 +267,7 @@ def _is_id(key: str) -> bool:
 def _list_pairs(parts: list[list[list[str]]]) -> Rows:
     """Return pairs under ids as rows where what is asked can be asked alone, else each list as one talk."""
     pairs = [pair for part in parts for pair in part]
-    if sum(is_asking(asked) for asked, _ in pairs) >= ASKING * len(pairs):
+    if sum(is_asking(asked) for asked, _ in pairs) >= ALONE * len(pairs):
         return [{"column_1": asked, "column_2": said} for asked, said in pairs]
     return [{TALK: part} for part in parts]
 
