@@ -18,8 +18,9 @@ from studio.engine.objectives.objective import Objective, Picked, Terms, TokenOb
 from studio.engine.train_step import Scale, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
-from studio.models.decoder.decoder import Decoder, Judge
+from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
+from studio.models.decoder.judge import Judge
 from studio.planning.memory_estimate import is_small
 
 

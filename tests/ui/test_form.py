@@ -49,14 +49,14 @@ def test_a_recipe_survives_the_form(form, recipe):
 def test_every_problem_of_the_form_is_named_at_once(form):
     values = form.show(DEMO)
     paths = list(form.components)
-    values[paths.index("optim.learning_rate")] = None
+    values[paths.index("optim.weight_decay")] = None
     values[paths.index("adapter.rank")] = "16.5"
     values[paths.index("optim.epochs")] = "three"
     values[paths.index("data.mapping")] = "question"
     with pytest.raises(RecipeError) as refused:
         form.read(values)
     assert {problem.field for problem in refused.value.problems} == {
-        "optim.learning_rate", "adapter.rank", "optim.epochs", "data.mapping",
+        "optim.weight_decay", "adapter.rank", "optim.epochs", "data.mapping",
     }  # fmt: skip
 
 

@@ -20,8 +20,9 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
-from studio.models.decoder.decoder import Decoder, Judge
+from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
+from studio.models.decoder.judge import Judge
 from studio.models.decoder.layer import SavedLayer
 
 PICK_STEP = 128

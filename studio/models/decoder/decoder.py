@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from studio_kernels.attention import Attention, Documents, choose_attention
@@ -29,22 +28,11 @@ from studio.models.decoder.fused_lora_linear import (
     read_part,
     refuse_base,
 )
+from studio.models.decoder.judge import Judge, make_entropies
 from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
-
-
-class Judge(Protocol):
-    """Says what each token's loss counts, once the head has computed it."""
-
-    wants_entropy: bool
-
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
-        """Return (N,) factors of the rows' gradients, of (N,) losses and, where wanted, entropies."""
-
-
-"""Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
 
 
 class Decoder:
@@ -241,9 +229,8 @@ class Decoder:
     ) -> Tensor:
         """Return -log p of each of `targets`, (N,) fp32."""
         x = self.hidden(token_ids, rows)
-        return self._losses(
-            self._normalise(x if picks is None else x.index_select(0, picks))[0], targets, 1.0, False
-        )[0]
+        hidden, _ = self._normalise(x if picks is None else x.index_select(0, picks))
+        return self._losses(hidden, targets, 1.0, False, None)[0]
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -262,12 +249,7 @@ class Decoder:
         return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
     def _losses(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        scale: float | Tensor,
-        gradient: bool,
-        entropies: Tensor | None = None,
+        self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool, unsure: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return self.kernels.linear_cross_entropy.forward(
             hidden,
@@ -282,7 +264,7 @@ class Decoder:
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
             weight_gradient=self.store.find_gradient(self.spec.head.weight) if gradient else None,
-            entropies=entropies,
+            entropies=unsure,
         )
 
     @torch.no_grad()
@@ -303,10 +285,9 @@ class Decoder:
         """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
-        wants = judge is not None and judge.wants_entropy
-        entropies = torch.empty(len(targets), dtype=torch.float32, device=x.device) if wants else None
+        entropies = make_entropies(judge, targets)
+        # A trained head adds its gradient while it computes: what each row counts is asked for before.
         if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
-            # A trained head adds its gradient while it computes: what each row counts is asked for before.
             losses, _ = self._losses(hidden, targets, scale, False, entropies)
             _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True)
         else:
