@@ -20,7 +20,7 @@ from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
-from studio.models.decoder.judge import Judge
+from studio.models.decoder.row_judge import RowJudge
 from studio.planning.memory_estimate import is_small
 
 
@@ -110,7 +110,7 @@ class DecoderStep:
         return sum_terms(self.objective.loss(-losses, picked), self.objective, count)
 
     def _compute(
-        self, examples: Sequence[Example], seed: int, factors: Tensor, judge: Judge | None
+        self, examples: Sequence[Example], seed: int, factors: Tensor, judge: RowJudge | None
     ) -> Tensor:
         """Add gradients as Decoder.add_gradients() does, by a recorded graph where there is one."""
         graph = self._graph()

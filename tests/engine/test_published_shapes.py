@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.core.events import DataPrepared, StepLogged
+from studio.core.events import DataPrepared, RunFailed, StepLogged
 from studio.core.recipe import RewardSpec
 from studio.engine.rollouts.completions_file import FILE
 from tests.engine.test_preference_shapes import FILES, SHAPES, said, user
@@ -103,8 +103,8 @@ REWARDED: dict[str, tuple[RewardSpec, list[dict[str, object]]]] = {
     ]),
     "chats": (EXACT, [{"messages": [user(f"Repeat {i}"), said(f"{i}")]} for i in range(8)]),
 }  # fmt: skip
-REFUSED: dict[str, str] = {"HelpSteer2": "data_unclear"}
-"""Shape -> the failure that says why it is not trained on: the sign of HelpSteer2's strength has no name."""
+REFUSED: dict[str, str] = {"HelpSteer2": "data.unclear"}
+"""Shape -> the refusal that says why it is not trained on: the sign of HelpSteer2's strength has no name."""
 RL_FILES = sorted(FIXTURES.glob("formats/rl*.jsonl"))
 ALL = [*SHAPES, *MORE_PAIRS, *(file.name for file in FILES), *REWARDED, *(file.name for file in RL_FILES)]
 
@@ -126,7 +126,7 @@ def train(ran, source, **changes):
 def check(result, name):
     """Hold the end of a run against what is expected of a shape."""
     if name in REFUSED:
-        assert result.failure == REFUSED[name], result.log
+        assert result.of(RunFailed)[-1].diagnosis.what.id == REFUSED[name], result.log
         return None
     assert result.record.state == "finished", result.log
     facts = result.of(DataPrepared)[0].facts

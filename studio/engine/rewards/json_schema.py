@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,21 +57,30 @@ class OpenJsonSchema:
 
     def score(self, answers: Sequence[Answered]) -> Sequence[float | None | Failed]:
         """See Reward: None for a row without a schema."""
-        reward = self._reward
-        schemas = [reward.schema or _find_schema(one.columns, reward.schema_column) for one in answers]
-        given = [read_object(take_part(one.answer, reward.tag) or "") for one in answers]
+        given = [read_object(take_part(one.answer, self._reward.tag) or "") for one in answers]
+        schemas = [self._find_schema(one.columns) for one in answers]
         rows = [
             {
-                "answer": json.dumps(value), "prompt": [], "expected": None, "length_tokens": 0, "ended": True,
-                "columns": {"schemas": schema},
+                "answer": "", "prompt": [], "expected": None, "length_tokens": 0, "ended": True,
+                "columns": {"values": value, "schemas": schema},
             }
-            for value, schema in zip(given, schemas, strict=True) if schema and value is not NOTHING
+            for value, schema in zip(given, schemas, strict=True) if value is not NOTHING and _is_known(schema)
         ]  # fmt: skip
         found = iter(self._pool.judge(rows) if rows else ())
         return [
-            None if not schema else 0.0 if value is NOTHING else self._raise(next(found))
+            schema if not _is_known(schema) else 0.0 if value is NOTHING else self._raise(next(found))
             for value, schema in zip(given, schemas, strict=True)
         ]
+
+    def _find_schema(self, columns: Mapping[str, object]) -> Any:
+        """Return the schema that a row is held against; None without one, Failed where it is no JSON."""
+        reward = self._reward
+        names = [reward.schema_column] if reward.schema_column else COLUMNS
+        found = reward.schema or next((columns[name] for name in names if columns.get(name)), None)
+        try:
+            return parse_json(found) if isinstance(found, str) else found
+        except ValueError as error:
+            return Failed("raised", str(error))
 
     def _raise(self, score: float | None | Failed) -> float | None | Failed:
         """Any JSON has `valid`, the rest is for what follows the schema."""
@@ -81,7 +89,5 @@ class OpenJsonSchema:
         return self._reward.valid + (1 - self._reward.valid) * score
 
 
-def _find_schema(columns: Mapping[str, object], column: str) -> str:
-    """Return a row's own schema as JSON; "" without one."""
-    found: Any = next((columns[name] for name in ([column] if column else COLUMNS) if columns.get(name)), "")
-    return found if isinstance(found, str) else json.dumps(found)
+def _is_known(schema: Any) -> bool:
+    return schema is not None and not isinstance(schema, Failed)

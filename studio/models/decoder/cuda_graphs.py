@@ -22,8 +22,8 @@ from torch import Tensor
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
-from studio.models.decoder.judge import Judge
 from studio.models.decoder.layer import SavedLayer
+from studio.models.decoder.row_judge import RowJudge
 
 PICK_STEP = 128
 """The head's rows are filled up to a multiple of this."""
@@ -164,7 +164,7 @@ class GraphedDecoder:
         *,
         size: int,
         scale: Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
         seed: int = 0,
     ) -> Tensor:
         """Add gradients, and return the losses (N,), as Decoder.add_gradients() does.
@@ -234,7 +234,7 @@ class GraphedDecoder:
 class _Padded:
     """Asks a judge about the first `count` of a recorded size's `most` rows; the others count 0."""
 
-    def __init__(self, judge: Judge, count: int, most: int) -> None:
+    def __init__(self, judge: RowJudge, count: int, most: int) -> None:
         self._judge, self._count, self._most = judge, count, most
         self.wants_entropy = judge.wants_entropy
 

@@ -28,10 +28,10 @@ from studio.models.decoder.fused_lora_linear import (
     read_part,
     refuse_base,
 )
-from studio.models.decoder.judge import Judge, make_entropies
 from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
+from studio.models.decoder.row_judge import RowJudge, make_entropies
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
 
 
@@ -157,7 +157,7 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
     ) -> Tensor:
         """Add the gradients of the sum of what apply_head() returns to the store's; returns that, (N,) fp32.
 
@@ -274,7 +274,7 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
         *,
         out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:

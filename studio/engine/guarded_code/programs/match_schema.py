@@ -50,16 +50,16 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def match(completions: Sequence[str], schemas: Sequence[str]) -> list[float]:
-    """Return 1 where `completions[i]`, JSON, follows `schemas[i]`, JSON, else 0. Raises ValueError as check() does."""
+def match(completions: Sequence[str], values: Sequence[Any], schemas: Sequence[Any]) -> list[float]:
+    """Return 1 where `values[i]`, what JSON was in `completions[i]`, follows `schemas[i]`, else 0.
+
+    Raises ValueError as check() does.
+    """
     sys.setrecursionlimit(max(MOST_CALLS, sys.getrecursionlimit()))
-    read: dict[str, Any] = {}
     scores = []
-    for words, schema in zip(completions, schemas, strict=True):
-        if schema not in read:
-            read[schema] = json.loads(schema)
-            check(read[schema], read[schema])
-        scores.append(float(_follows(json.loads(words), read[schema], read[schema], 0)))
+    for value, schema in zip(values, schemas, strict=True):
+        check(schema, schema)
+        scores.append(float(_follows(value, schema, schema, 0)))
     return scores
 
 

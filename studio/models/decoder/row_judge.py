@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Judge(Protocol):
+class RowJudge(Protocol):
     """Says what each token's loss counts, once the head has computed it."""
 
     wants_entropy: bool
@@ -17,7 +17,7 @@ class Judge(Protocol):
         """Return (N,) factors of the rows' gradients, of (N,) losses and, where wanted, entropies."""
 
 
-def make_entropies(judge: Judge | None, targets: Tensor) -> Tensor | None:
+def make_entropies(judge: RowJudge | None, targets: Tensor) -> Tensor | None:
     """Return room for the entropies of `targets` (N,), (N,) float32; None where nobody wants them."""
     if judge is None or not judge.wants_entropy:
         return None
