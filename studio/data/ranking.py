@@ -69,6 +69,8 @@ TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
 """Words in the names of short answers to what a text beside them answers at length."""
+BODIES = frozenset("body text content description message details".split())
+"""Last words in the names of what stands below a subject."""
 HALF = 0.5
 """A text with so much of another one's letters is no background of it."""
 DATED = frozenset(
@@ -125,7 +127,7 @@ def _has_person(one: Column, columns: Sequence[Column]) -> bool:
     return any(is_drafted(one.name, two.name) and not BLOCKING & {*part_name(two.name)} for two in others)
 
 
-def _is_heading(one: Column, columns: Sequence[Column]) -> bool:
+def is_heading(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether a column is the heading of a longer text beside it: the subject of a mail and its body."""
     words = part_name(one.name)
     front = words[:-1]
@@ -133,7 +135,8 @@ def _is_heading(one: Column, columns: Sequence[Column]) -> bool:
         two is not one
         and two.is_prose
         and two.characters > one.characters
-        and part_name(two.name) in ((*front, "body"), (*front, "text"), (*front, "content"))
+        and part_name(two.name)[: len(front)] == front
+        and {*part_name(two.name)[len(front) :]} & BODIES
         for two in columns
     )
 
@@ -315,6 +318,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     thinkers = {part_name(one.name)[:1] for one in columns if {*part_name(one.name)[1:]} & THINKING}
     thinkers = {front for front in thinkers if any(part_name(one.name)[:1] == front for one in free)}
 
+    known = [one for one in free if {*part_name(one.name)} & TRUE and one.distinct > 1]
+
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
         sure = hints(one, (*ANSWERS, *PRODUCTS, *LABEL))
@@ -334,7 +339,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & THINKING) and not sure and not alone,
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
-            _is_heading(one, free),
+            known != [one],
+            is_heading(one, free),
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),
             _is_result(one, free),

@@ -18,7 +18,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.cells import Values, show_names
+from studio.data.formats.cells import Values, count_words, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
 from studio.data.formats.column_relations import judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
@@ -344,12 +344,22 @@ def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:
 def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column is called a note, or holds objects and is not called something to be read."""
     noted = bool({*part_name(one.name)} & (NOTED | JUDGED))
-    return not _is_read(one) and (noted or _holds_objects(one.name, rows))
+    return not _is_read(one) and (noted or _holds_objects(one.name, rows) or _lists_words(one.name, rows))
 
 
 def _is_read(one: Column) -> bool:
     """Return whether a column is called something that is read; a prompt holds already all that it needs."""
     return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
+
+
+def _lists_words(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of several words or two each: key words, tags, what is to be named."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
+    if not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
+        return False
+    parts = [part for cell in cells for part in cell]
+    brief = all(isinstance(part, str) for part in parts) and len(parts) > len(cells)
+    return brief and sum(map(count_words, parts)) < WORDY * len(parts)
 
 
 def _holds_objects(name: str, rows: Sequence[Values]) -> bool:
