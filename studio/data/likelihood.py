@@ -34,7 +34,6 @@ from studio.data.ranking import (
     MOSTLY,
     THINKING,
     TOLD,
-    is_heading,
     is_test,
     rank_answers,
     rank_questions,
@@ -182,16 +181,7 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     )
     if weak and len(named) == 1 and not judged:
         return [*named, *(one for one in order if one not in named)]
-    # What heads a text is read with it, where something was found out about both.
-    judged = judged or (likely is not None and _heads(likely.answer, columns))
     return sorted(order, key=lambda one: one.name != likely.answer) if likely and not judged else order
-
-
-def _heads(name: str, columns: Sequence[Column]) -> bool:
-    """Return whether a column is the subject of a text beside it, and another one has classes of such texts."""
-    head = next(one for one in columns if one.name == name)
-    sorted_by = [one for one in columns if one.is_labels and {*part_name(one.name)} & GRADED]
-    return bool(sorted_by) and is_heading(head, columns)
 
 
 def _find_likely(columns: Sequence[Column], question: str = "") -> Pair | None:

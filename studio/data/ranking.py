@@ -69,8 +69,6 @@ TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
 """Words in the names of short answers to what a text beside them answers at length."""
-BODIES = frozenset("body text content description message details".split())
-"""Last words in the names of what stands below a subject."""
 HALF = 0.5
 """A text with so much of another one's letters is no background of it."""
 DATED = frozenset(
@@ -121,13 +119,18 @@ def is_drafted(name: str, other: str) -> bool:
     return bool(MACHINES & {*words} and shared) and not MACHINES & {*others}
 
 
+def are_drafts(name: str, other: str) -> bool:
+    """Return whether two columns are what two programs wrote, by their names: `gpt3` and `ft_gpt`."""
+    return bool(MACHINES & {*part_name(name)} and MACHINES & {*part_name(other)})
+
+
 def _has_person(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether what a program wrote stands beside the same from somebody else: `answer_gpt`, `answer_doctor`."""
     others = [two for two in columns if two is not one and two.is_prose]
     return any(is_drafted(one.name, two.name) and not BLOCKING & {*part_name(two.name)} for two in others)
 
 
-def is_heading(one: Column, columns: Sequence[Column]) -> bool:
+def _is_heading(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether a column is the heading of a longer text beside it: the subject of a mail and its body."""
     words = part_name(one.name)
     front = words[:-1]
@@ -135,8 +138,7 @@ def is_heading(one: Column, columns: Sequence[Column]) -> bool:
         two is not one
         and two.is_prose
         and two.characters > one.characters
-        and part_name(two.name)[: len(front)] == front
-        and {*part_name(two.name)[len(front) :]} & BODIES
+        and part_name(two.name) in ((*front, "body"), (*front, "text"), (*front, "content"))
         for two in columns
     )
 
@@ -340,7 +342,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
             known != [one],
-            is_heading(one, free),
+            _is_heading(one, free),
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),
             _is_result(one, free),

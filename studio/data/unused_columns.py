@@ -27,7 +27,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING, is_drafted
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted
 from studio.data.related_names import (
     are_twins,
     are_versions,
@@ -262,6 +262,8 @@ def ask_rest(
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
+        or (_lists_words(one.name, rows) and not _is_read(one) and not (answer and used[answer].is_labels))
+        or are_drafts(one.name, answer)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
         or (simplify(asked) == "prompt" and not _is_read(one))
@@ -344,7 +346,7 @@ def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:
 def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column is called a note, or holds objects and is not called something to be read."""
     noted = bool({*part_name(one.name)} & (NOTED | JUDGED))
-    return not _is_read(one) and (noted or _holds_objects(one.name, rows) or _lists_words(one.name, rows))
+    return not _is_read(one) and (noted or _holds_objects(one.name, rows))
 
 
 def _is_read(one: Column) -> bool:
