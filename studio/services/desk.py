@@ -24,6 +24,7 @@ from studio.services.recipe_checks import RecipeChecks
 from studio.services.results import find_result
 from studio.services.reward_code import RewardCode
 from studio.services.reward_trials import RewardTrials
+from studio.services.reward_verdicts import RewardVerdicts
 from studio.services.run_answers import RunAnswers
 from studio.services.run_library import RunLibrary
 from studio.services.runs import Runs
@@ -60,8 +61,15 @@ class Desk:
             on_end=lambda record, by_person: self.queue.note_end(record, by_person=by_person),
         )
         self.reward_code = RewardCode(workspace)
+        verdicts = RewardVerdicts(workspace)
         self.recipes = RecipeChecks(
-            workspace, self.machine, self.datasets, self._light, self.reward_code, confirmed=keep_queue
+            workspace,
+            self.machine,
+            self.datasets,
+            self._light,
+            self.reward_code,
+            verdicts,
+            confirmed=keep_queue,
         )
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.runs, self.recipes.check, self._engine.submit
@@ -72,7 +80,7 @@ class Desk:
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
         self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
         self.answers = RunAnswers(workspace)
-        self.trials = RewardTrials(workspace, self.chat)
+        self.trials = RewardTrials(workspace, self.chat, verdicts)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload

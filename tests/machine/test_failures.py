@@ -112,6 +112,7 @@ BLANKS = dict.fromkeys(
         "says",
         "second",
         "wants",
+        "size",
     ),
     "x",
 )

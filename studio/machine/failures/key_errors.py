@@ -89,6 +89,14 @@ def read_model_key(reading: Reading) -> Values:
     return {"name": key} if told or bare else None
 
 
+def read_row_number(reading: Reading) -> Values:
+    """A row that is asked for by its number, in a table that has other numbers or names."""
+    found = _raised_key(reading)
+    number = found is not None and re.fullmatch(r"\d{1,12}", found[1])
+    asked = number and any(frame.function in ("__getitem__", "fetch") for frame in found[0].frames)
+    return {"name": found[1]} if found and asked else None
+
+
 def read_table(reading: Reading) -> Values:
     """A name that the program's own settings, or a table of its own, do not hold."""
     found = _raised_key(reading)
@@ -114,6 +122,7 @@ def read_column(reading: Reading) -> Values:
         or TENSOR.fullmatch(key)
         or read_table(reading)
         or FROM_FILE.search(raised.source)
+        or read_row_number(reading)
         or SETTINGS.search(raised.source)
         or in_converter(reading)
     ):

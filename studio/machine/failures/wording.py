@@ -75,7 +75,7 @@ VALUE = re.compile(
     r"\b(?:is|are|was) (?:too|larger|smaller|greater|less|longer|shorter|lower|higher|more|not (?:evenly )?divisible|"
     r"out of range)\b|\bexceed(?:s|ed)?\b|\bexpected\b[^\n]{1,120}\b(?:but|got|received|found|instead)\b|"
     r"\bexpects\b[^\n]{1,80}\b(?:got|received)\b|"
-    r"\b(?:does not|doesn't|do not|don't) (?:match|equal|contain|have enough)\b|\bmismatch\b|"
+    r"\b(?:does not|doesn't|do not|don't) (?:match|equal|contain|have enough)\b|\b(?:mismatch|inconsistent)\b|"
     r"\u5fc5\u987b|\u8d85\u8fc7|\u4e0d\u5339\u914d|\u4e0d\u4e00\u81f4",
     re.IGNORECASE,
 )

@@ -30,6 +30,12 @@ OF_ANOTHER = (
 )
 """What belongs to the shell of another system: Linux writes a variable before the command, Windows does not."""
 
+UNPARSED = said(
+    r"error: argument (?P<name>-[^:\n]{1,80}): "
+    r"invalid (?:dict|NoneType|Optional\S*|Union\S*|typing\.\S+|Literal\S*) value"
+)
+"""What argparse says of an option whose declared kind no word can have."""
+
 FAILURES = (
     Failure("shell_syntax", said(*OF_ANOTHER), (Remedy("this_shell"),), code="K18"),
     Failure(
@@ -95,10 +101,18 @@ FAILURES = (
         ),
         (Remedy("option_help"), Remedy("newer_options")),
         code="K70",
+        unless=UNPARSED,
+    ),
+    Failure(
+        # A parser that takes a type's name for what turns a word into a value.
+        "parser_types",
+        UNPARSED,
+        (Remedy("upgrade_all"), Remedy("settings_file")),
+        code="D241",
     ),
     Failure(
         "path_signs",
-        said(r"WinError 123\b", r"os error 123\b"),
+        said(r"WinError 123\b", r"os error 123\b", r"\[Errno 22\] Invalid argument: '[^'\n]+'"),
         (Remedy("other_signs"),),
         code="K71",
         unless=said(r"WinError 123\b[^\n]*[\\/.]triton", r"cc_cmd"),

@@ -194,6 +194,7 @@ FAILURES = (
             r"loaded in (?:8|4)-bit precision on multiple devices",
             r"You can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
             r"device_map='auto'[^\n]{0,80}distributed",
+            r"device_ids and output_device arguments only work with[^\n]{0,300}index=\d+\), device\(",
             r"Zero-?3 is not compatible with[^\n]{0,60}device_map",
             r"loaded in (?:8-bit|4-bit) precision on a different device than the one you're training on",
         ),

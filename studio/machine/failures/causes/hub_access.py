@@ -127,7 +127,7 @@ FAILURES = (
         "upload_refused",
         said(
             r"400 Client Error: Bad Request for url: \S+/(?:commit|preupload|upload)\b",
-            r"Bad request for commit endpoint",
+            r"Bad request for commit endpoint|Invalid metadata in README",
         ),
         (Remedy("card_fields"), Remedy("upgrade_hub")),
         code="N35",

@@ -108,4 +108,10 @@ FAILURES = (
         (Remedy("keys_of_template"), Remedy("newer_template")),
         code="D189",
     ),
+    Failure(
+        "csv_field",
+        said(r"field larger than field limit"),
+        (Remedy("close_quote"), Remedy("larger_field")),
+        code="D246",
+    ),
 )

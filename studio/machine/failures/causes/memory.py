@@ -47,6 +47,17 @@ FAILURES = (
         code="L5",
     ),
     Failure(
+        # More in one piece than any card has: too small a batch does not change its kind.
+        "size_absurd",
+        said(
+            r"Tried to allocate (?P<size>(?:[2-9]\d\d|\d{4,})(?:\.\d+)? GiB|\d[\d.]* (?:TiB|PiB|EiB))",
+            r"Invalid buffer size: (?P<size>(?:[2-9]\d\d|\d{4,})(?:\.\d+)? [GT]i?B)",
+            r"Unable to allocate (?P<size>(?:[2-9]\d\d|\d{4,})(?:\.\d+)? GiB|\d[\d.]* (?:TiB|PiB|EiB))",
+        ),
+        (Remedy("whole_length"), Remedy("attention_in_parts"), Remedy("matching_versions")),
+        code="M48",
+    ),
+    Failure(
         "gpu_memory",
         said(
             r"HIP error: out of memory",
@@ -68,6 +79,10 @@ FAILURES = (
         ),
         (SMALLER_BATCH, RECOMPUTE, SHORTER, FOUR_BITS, SMALLER_MODEL),
         code="M1",
+        unless=said(
+            r"(?:Tried to allocate|Invalid buffer size:) "
+            r"(?:(?:[2-9]\d\d|\d{4,})(?:\.\d+)? GiB|\d[\d.]* (?:TiB|PiB|EiB))"
+        ),
     ),
     Failure(
         # Metal gives numbers of its own for what mostly is too little memory, or one command that took too long.

@@ -328,4 +328,10 @@ FAILURES = (
         code="K38",
         strength=0.5,
     ),
+    Failure(
+        "nvcc_option",
+        said(r"nvcc fatal[^\n]{0,4}: (?:Unknown option|Don't know what to do with) '(?P<name>[^'\n]{1,80})'"),
+        (Remedy("newer_nvcc"), PREBUILT),
+        code="K100",
+    ),
 )

@@ -7,6 +7,17 @@ from studio.machine.failures.remedies import PYTORCH_KERNELS, SHORTER, SMALLER_B
 
 FAILURES = (
     Failure(
+        # The package came without its part for the card, or that part is of another version.
+        "part_unbuilt",
+        said(
+            r"^CUDA extension not installed",
+            r"module '(?P<name>[\w.]+)' has no attribute '(?:\w+_cuda|_C|\w+_kernels?|vecquant\w+)'",
+        ),
+        (Remedy("build_part"), Remedy("ready_part")),
+        code="D242",
+        unless=said(r"partially initialized module"),
+    ),
+    Failure(
         # A part that DeepSpeed would build beforehand for everybody.
         "deepspeed_op",
         said(r"Unable to pre-compile (?P<name>(?!ops\b)\w+)"),

@@ -203,4 +203,18 @@ FAILURES = (
         (Remedy("delete_incomplete"), FETCH_AGAIN),
         code="N43",
     ),
+    Failure(
+        # Any other machine than the hub, as the system's own programs say it.
+        "net_unreachable",
+        said(
+            r"curl: \((?:5|6|7|28|35|56)\) [^\n]{0,160}?(?:host:?|to) (?P<name>[\w-]+(?:\.[\w-]+)+)",
+            r"curl: \((?:5|6|7|28|35|56)\) ",
+            r"ssh: (?:connect to host|Could not resolve hostname) (?P<name>[\w.-]+)",
+            r"(?:Could not resolve host|unable to resolve host address):? ['\u2018]?(?P<name>[\w.-]+)",
+            r"\[(?:Errno 110|Errno 113|WinError 10060|WinError 10065)\]",
+        ),
+        (Remedy("ping_name"), Remedy("right_proxy")),
+        code="N53",
+        strength=0.6,
+    ),
 )

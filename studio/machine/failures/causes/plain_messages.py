@@ -50,7 +50,7 @@ CALLERS = frozenset(
 """Packages that call functions which a program hands to them."""
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
-UNPACKED = re.compile(r"(?:too many|not enough) values to unpack")
+UNPACKED = re.compile(r"(?:too many|not enough|need more than \d+) values? to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
     r"(?:too many|not enough) values to unpack|cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",

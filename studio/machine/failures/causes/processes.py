@@ -28,6 +28,12 @@ PANIC = re.compile(
     r"^thread '[^'\n]+' (?:\(\d+\) )?panicked at (?P<place>[^\n]+)|^pyo3_runtime\.PanicException: [^\n]*",
     re.MULTILINE,
 )
+LOADED_NOT = re.compile(
+    r"^(?:main: )?error: (?:unable|failed) to load model\s*$|^error: subprocess-exited-with-error\s*$|"
+    r"\bCommand '[^\n]{1,600}' returned non-zero exit status [1-9]\d{0,2}\.?\s*$",
+    re.MULTILINE,
+)
+"""What a program says at its very end, when its loader has told the reason."""
 GO_PACKAGE = re.compile(r"^(?:github\.com|golang\.org)/[\w.-]+/(?P<name>[\w-]+)", re.MULTILINE)
 RUST_PACKAGE = re.compile(
     r"(?:registry/src/[^/\n]+|rust_dependencies)/(?P<name>[a-z][\w-]*?)-\d|^(?P<own>[a-z]\w+)/src/"
@@ -38,8 +44,10 @@ def _read_child(reading: Reading) -> Mapping[str, str] | None:
     """A report of another program's end, with nothing of why."""
     raised = reading.last
     if raised is None:
-        ended = ENDED.search(reading.words) or re.search(
-            r"ray\.exceptions\.RayTaskError\(\w+\)", reading.words
+        ended = (
+            ENDED.search(reading.words)
+            or LOADED_NOT.search(reading.words)
+            or re.search(r"ray\.exceptions\.RayTaskError\(\w+\)", reading.words)
         )
         return {"says": ended[0]} if ended else None
     alone = raised.type.startswith(("RayTaskError", "ActorDiedError")) or "RayTaskError(" in raised.message
@@ -188,5 +196,20 @@ FAILURES = (
         reader=_read_panic,
         last_resort=True,
         doubt=Doubt("value_handed", "own_frame"),
+    ),
+    Failure(
+        # nn.DataParallel repeats the error of one card under its own name.
+        "in_replica",
+        said(r"Caught \w+ in (?:replica|DataLoader worker process) \d+"),
+        (Remedy("original_traceback"), Remedy("one_gpu")),
+        code="D244",
+        strength=0.3,
+    ),
+    Failure(
+        "reader_gone",
+        said(r"\bBrokenPipeError\b|\[Errno 32\] Broken pipe|\bwrite EPIPE\b"),
+        (Remedy("above_it"), Remedy("no_head")),
+        code="D245",
+        strength=0.6,
     ),
 )

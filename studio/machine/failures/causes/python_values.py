@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Failure, Remedy, said
+from studio.machine.failures.key_errors import read_row_number
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_use
 from studio.machine.failures.traceback_calls import in_studio
 
@@ -119,6 +120,13 @@ FAILURES = (
         ),
         (Remedy("upgrade_all"), Remedy("newer_program")),
         code="V85",
+    ),
+    Failure(
+        "row_number",
+        None,
+        (Remedy("numbered_anew"), Remedy("list_of_rows")),
+        code="D243",
+        reader=read_row_number,
     ),
     Failure(
         "text_for_number",

@@ -89,7 +89,7 @@ FAILURES = (
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
-        unless=said(r"\[Errno (?:38|95)\]"),
+        unless=said(r"\[Errno (?:18|38|95)\]|WinError 17\b"),
     ),
     Failure(
         "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
@@ -232,5 +232,18 @@ FAILURES = (
             r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
             r"122)\)|[Qq]uota exceeded"
         ),
+    ),
+    Failure(
+        # A file is renamed, which works within one disk only.
+        "other_disk",
+        said(r"WinError 17\b|\[Errno 18\] (?:Invalid cross-device link|Cross-device)[^\n]*"),
+        (Remedy("one_disk"), Remedy("local_folder")),
+        code="M49",
+    ),
+    Failure(
+        "virus_found",
+        said(r"WinError 225\b|os error 225\b"),
+        (Remedy("allow_in_antivirus"), FETCH_AGAIN),
+        code="M50",
     ),
 )

@@ -290,6 +290,7 @@ FAILURES = (
             r"File name too long",
             r"\[Errno 36\]",
             r"LongPathsEnabled|Windows Long Path support",
+            r"could not create '[^'\n]{150,}': No such file or directory",
             # What Windows says of a path of 260 signs and more: no word of its length.
             r"(?:No such file or directory|WinError [23]\][^\n:]*): '[A-Za-z]:\\[^'\n]{262,}'",
         ),
@@ -301,7 +302,7 @@ FAILURES = (
     ),
     Failure(
         "file_locked",
-        said(r"WinError (?:32|33|225|1224)\b"),
+        said(r"WinError (?:32|33|1224)\b"),
         (Remedy("allow_in_antivirus"), RESUME),
         code="T8",
     ),

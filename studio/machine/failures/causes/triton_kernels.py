@@ -283,6 +283,7 @@ FAILURES = (
         "compile_untraceable",
         said(
             r"torch\._dynamo\.exc\.(?:Unsupported|UserError)",
+            r"\b[A-Z]\w+Variable\([^\n]{0,200}\) is not a constant",
             r"\bUnsupported: (?:call_\w+|Graph break|builtin)",
             r"using FX to symbolically trace a dynamo-optimized function",
         ),

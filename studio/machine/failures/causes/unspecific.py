@@ -217,7 +217,7 @@ FAILURES = (
     Failure(
         "native_crash",
         said(
-            r"^Aborted \(core dumped\)",
+            r"^Aborted \(core dumped\)|\bexitcode ?: -11\b",
             r"\bSIGSEGV\b",
             r"Segmentation fault",
             r"0xC0000005",

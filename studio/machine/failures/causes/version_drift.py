@@ -290,7 +290,9 @@ FAILURES = (
         said(
             r"validation errors? for (?P<call>\w*(?:Config|Args|Arguments|Settings|Params|Parameters|"
             r"Options|Input)\w*)\s*\n\s*(?P<name>[\w.\[\]-]+)\s*\n"
-            r"(?:\s+|(?=Input |Value |Field |Extra ))(?P<says>[^\n\[]+)"
+            r"(?:\s+|(?=Input |Value |Field |Extra ))(?P<says>[^\n\[]+)",
+            r"validation errors? for (?P<call>\w+)\s*\n\s*(?P<name>[\w.]+)\s*\n"
+            r"\s+(?P<says>[Ee]xtra (?:fields|inputs?) (?:are )?not permitted)",
         ),
         (Remedy("settings_named"), NEW_NAME),
         code="D122",
