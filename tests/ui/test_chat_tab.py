@@ -534,7 +534,8 @@ def test_a_judge_is_named_by_mouse(context, chat, server, tmp_path):  # noqa: F8
     list(chat.questions.begin(str(path), 64, ["exact"], [], *who, *given))
     judge, verdicts = asked[-1]["wish"].judge, []
     assert [metric.name for metric in asked[-1]["wish"].metrics] == ["exact", "judge"]
-    judge.judge([AnsweredRow(given="a", expected="b", prompt="q")], lambda place, one: verdicts.append(one.score), lambda: False)
+    row = AnsweredRow(given="a", expected="b", prompt="q")
+    judge.judge([row], lambda place, one: verdicts.append(one.score), lambda: False)
     assert verdicts == [0.7] and server.seen[-1][1]["Authorization"] == "Bearer a-key"
     assert "Be kind." in server.seen[-1][2]["messages"][0]["content"]
     assert "a-key" not in repr(judge) + judge.rubric

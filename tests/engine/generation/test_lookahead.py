@@ -155,26 +155,22 @@ def make_chain() -> torch.nn.Module:
 )
 def test_draws_follow_the_distribution(looks_ahead):
     """Chi-square of 50,000 draws for each of 20 seeds, by what was said before; see tests/chi_square.py."""
-    model, length = make_chain(), 250
-    generator = make_generator(model, looks_ahead=looks_ahead)
-    generator._lookahead = Brief()
-    answers = DRAWS // length
-    requests = [
-        Request((1, 2), Sampling(max_new_tokens=length, temperature=1.0, seed=seed * answers + number))
-        for seed in SEEDS
-        for number in range(answers)
-    ]
-    found = generator.answer(requests, adapted=True, slots=1000)
-    if looks_ahead:
-        assert min(generator._lookahead.right, generator._lookahead.wrong) > DRAWS
+    model, length, low, right = make_chain(), 250, 0, 0
     shares = model(input_ids=torch.arange(STATES)[:, None], use_cache=False).logits[:, 0].double().softmax(-1)
-    low = 0
+    answers = DRAWS // length
+    generator = make_generator(model, looks_ahead=looks_ahead)
     for seed in SEEDS:
-        said = [(2, *one.tokens) for one in found[seed * answers : (seed + 1) * answers]]
-        tokens = torch.tensor(said)
+        generator._lookahead = Brief()
+        requests = [
+            Request((1, 2), Sampling(max_new_tokens=length, temperature=1.0, seed=seed * answers + number))
+            for number in range(answers)
+        ]
+        found = generator.answer(requests, adapted=True, slots=answers)
+        tokens = torch.tensor([(2, *one.tokens) for one in found])
         pairs = torch.bincount((tokens[:, :-1] * STATES + tokens[:, 1:]).flatten(), minlength=STATES**2)
         seen = pairs.view(STATES, STATES)
         expected = seen.sum(1, keepdim=True) * shares
         assert expected.min() > 5
         low += find_share(seen, expected, STATES * (STATES - 1)) < 0.01
-    assert low <= 1
+        right += generator._lookahead.right
+    assert low <= 1 and (right > DRAWS) is looks_ahead
