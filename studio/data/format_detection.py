@@ -21,7 +21,7 @@ from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
-from studio.data.formats.answer_lists import holds_parts, open_list
+from studio.data.formats.answer_lists import find_place, holds_parts, open_list
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series, read_flags
 from studio.data.formats.context import MATERIALS
@@ -386,7 +386,11 @@ def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
             and not read_flags(cell, len(cell))
         ]
         if several:
-            whole = holds_parts(several[0], name) or holds_findings(several[0], name)
+            whole = (
+                holds_parts(several[0], name)
+                or holds_findings(several[0], name)
+                or find_place(several[0], name)
+            )
             kind = "joined" if whole else "picked"
             told.append(text(f"data.sniff.{kind}", column=shorten(name)))
     return told

@@ -151,3 +151,41 @@ def test_two_texts_that_are_judged_are_both_read_beside_all_their_other_forms(tm
              for k, texts in ((1, TOLD), (2, other))}  # fmt: skip
     report = follow(write(tmp_path, statement1=TOLD, statement2=other, answer=["yes", "no"] * 12, **forms))
     assert report["mapping"]["prompt"] == "statement1" and report["mapping"]["material"] == "statement2"
+
+
+@pytest.mark.parametrize(("key", "order"), [("number", "{}.{}"), ("条", "第{}{}条"), ("step", "{}{}")])
+def test_numbered_parts_of_a_whole_are_learned_together(tell, key, order):
+    parts = [
+        [{key: order.format(n, i), "text": f"Part {n} {i} says a thing."} for i in range(1, 5)]
+        for n in range(24)
+    ]
+    report = tell(
+        question=[f"What stands in chapter {n} of the act?" for n in range(24)],
+        articles=parts,
+        answers=(("prompt", "question"), ("completion", "articles")),
+    )
+    assert report["needs_answer"] == [] and "data.sniff.joined" in str(report["reason"])
+    learned = report["preview"][0]["messages"][-1]["content"]
+    assert learned.split("\n") == [f"Part 0 {i} says a thing." for i in range(1, 5)]
+
+
+@pytest.mark.parametrize("key", ["id", "index", "rank"])
+def test_numbered_wordings_of_an_answer_are_not(tell, key):
+    parts = [[{key: i, "text": f"Draft {i} of {n} says a thing."} for i in range(1, 5)] for n in range(24)]
+    report = tell(
+        question=[f"What stands in chapter {n} of the act?" for n in range(24)],
+        replies=parts,
+        answers=(("prompt", "question"), ("completion", "replies")),
+    )
+    assert report["preview"][0]["messages"][-1]["content"] == "Draft 1 of 0 says a thing."
+
+
+def test_parts_with_more_than_their_text_keep_all_of_it(tell):
+    parts = [[{"step": i, "title": f"T{i}", "text": f"Do {n} {i}."} for i in range(1, 4)] for n in range(24)]
+    report = tell(
+        question=[f"How is it done in case {n}?" for n in range(24)],
+        guide=parts,
+        answers=(("prompt", "question"), ("completion", "guide")),
+    )
+    learned = report["preview"][0]["messages"][-1]["content"]
+    assert all(f"T{i}" in learned and f"Do 0 {i}." in learned for i in range(1, 4))

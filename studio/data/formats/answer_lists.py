@@ -6,7 +6,9 @@ one answer in parts, such as the steps of a recipe, the labels of a text, a sent
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from studio.data.containers.json_text import parse_json
 from studio.data.formats.cells import count_words, is_empty
@@ -44,6 +46,11 @@ MARKS = "labels"
 """A list of the right answers' marks, where it holds nothing but 0 and 1."""
 RANKS = ("rank", "ranks", "ranking", "position")
 """Keys of numbers of which the lowest is the best."""
+ORDERED = frozenset(
+    "number no nr num order step section article clause page part sequence seq chapter verse paragraph line "
+    "序号 章 条".split()
+)
+"""Words in keys that say where in a whole an entry stands; `id` and `index` count alternatives as well."""
 SHORT_WORDS = 4
 JSON_CHARACTERS = 2**20
 
@@ -65,6 +72,28 @@ def holds_parts(cells: Sequence[object], column: str) -> bool:
     if len(cells) < 2 or not all(isinstance(one, (str, int, float)) for one in cells):
         return False
     return is_numbers(cells) or not ALTERNATIVES & {*part_name(column)}
+
+
+def find_place(entries: Sequence[object], column: str) -> str:
+    """Return the key by which the entries of a list are parts of one whole, in order; "" where none says so.
+
+    Such as the articles of a chapter by their `number`: in a row, each once.
+    """
+    if len(entries) < 2 or ALTERNATIVES & {*part_name(column)}:
+        return ""
+    keys = [*entries[0]] if isinstance(entries[0], Mapping) else []
+    if not all(isinstance(one, Mapping) and [*one] == keys for one in entries):
+        return ""
+    for key in keys:
+        found = [_read_place(one[key]) for one in entries] if ORDERED & {*part_name(key)} else [()]
+        if all(found) and all(first < then for first, then in pairwise(found)):
+            return key
+    return ""
+
+
+def _read_place(cell: object) -> tuple[int, ...]:
+    """Return the numbers of a place such as 3, "1.2" or "§ 14"; () where it has none."""
+    return tuple(map(int, re.findall(r"\d+", str(cell))[:4])) if isinstance(cell, (str, int)) else ()
 
 
 def join_parts(cells: Sequence[object]) -> str:

@@ -13,6 +13,7 @@ from studio.data.formats.aliases import LABEL
 from studio.data.formats.answer_lists import (
     ALTERNATIVES,
     WHOLE,
+    find_place,
     holds_parts,
     join_parts,
     open_list,
@@ -121,8 +122,19 @@ def say_answer(cell: object, column: str) -> str:
             return join_parts(filled)
         if holds_findings(filled, column):
             return _say_object(filled, column)
+        if find_place(filled, column):
+            return _say_parts(filled, column)
         return say_answer(pick_best(filled), column)
     return say_scalar(cell, column)
+
+
+def _say_parts(entries: Sequence[Mapping[str, object]], column: str) -> str:
+    """Return parts of a whole as its text, where each is a text at its place; with more of each, all of it."""
+    place = find_place(entries, column)
+    texts = [[cell for key, cell in one.items() if key != place and not is_empty(cell)] for one in entries]
+    if all(len(found) == 1 and isinstance(found[0], str) for found in texts):
+        return "\n".join(str(found[0]) for found in texts)
+    return _say_object(entries, column)
 
 
 def holds_findings(cells: Sequence[object], column: str) -> bool:
