@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.layer_parts import Unlike, count_features, find_child
-from studio.models.decoder.structure import INPUT_PROJECTION, INPUT_TABLE
+from studio.models.decoder.structure import INPUT_PROJECTION, INPUT_TABLE, MADE_ROWS
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -75,19 +75,28 @@ class LayerInputs:
 
     def forward(self, token_ids: Tensor, x: Tensor) -> Tensor:
         """Return p (T, L, P)."""
+        sizes = x.shape[0], len(self.maker.decoder.layers), self.maker.width
+        out = torch.empty(sizes, dtype=self.dtype, device=x.device)
         with torch.no_grad():
-            return self._make(token_ids, x).to(self.dtype)
+            for ids, rows, place in zip(*(one.split(MADE_ROWS) for one in (token_ids, x, out)), strict=True):
+                place.copy_(self._make(ids, rows))
+        return out
 
     def backward(self, token_ids: Tensor, x: Tensor, gradients: Tensor) -> Tensor | None:
         """Add the gradients of what is trained, given those of p; returns dx (T, H) where it is wanted."""
-        with torch.enable_grad():
-            start = x.detach().requires_grad_(self.wide)
-            made = self._make(token_ids, start)
-            sources = ([start] if self.wide else []) + [parameter for parameter, _ in self.trained]
-            found = torch.autograd.grad(made, sources, gradients.to(made.dtype))
-        for (_, place), gradient in zip(self.trained, found[self.wide :], strict=True):
-            place.add_(gradient)
-        return found[0] if self.wide else None
+        sources, dx = [parameter for parameter, _ in self.trained], []
+        for ids, rows, upstream in zip(
+            *(one.split(MADE_ROWS) for one in (token_ids, x, gradients)), strict=True
+        ):
+            with torch.enable_grad():
+                start = rows.detach().requires_grad_(self.wide)
+                made = self._make(ids, start)
+                heard = [start, *sources] if self.wide else sources
+                found = torch.autograd.grad(made, heard, upstream.to(made.dtype))
+            dx.append(found[0])
+            for (_, place), gradient in zip(self.trained, found[self.wide :], strict=True):
+                place.add_(gradient)
+        return torch.cat(dx) if self.wide else None
 
     def _make(self, token_ids: Tensor, x: Tensor) -> Tensor:
         """Return p (T, L, P)."""

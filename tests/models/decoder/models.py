@@ -114,7 +114,7 @@ FAMILIES = {
         transformers.Gemma4TextConfig,
         TOKENS | {
             "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": 8,
-            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 3,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "num_kv_shared_layers": 3,
             "global_head_dim": 32, "final_logit_softcapping": 30.0, "use_double_wide_mlp": True,
         },
     ),
