@@ -15,6 +15,7 @@ from studio.services.dataset_session import Datasets
 from studio.services.evaluations import Evaluations
 from studio.services.event_log import EventLogs
 from studio.services.exports import Exports
+from studio.services.hub_uploads import Uploads
 from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.model_library import ModelLibrary
 from studio.services.preferences import Preferences
@@ -85,6 +86,7 @@ class Desk:
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload
         )
+        self.uploads = Uploads(self.exports, self.runs, self.machine.mirror)
         self.sharing = Sharing(workspace)
 
     # This process ---------------------------------------------------------------------------------------------------
@@ -146,11 +148,12 @@ class Desk:
 
     def is_busy(self) -> bool:
         """Return whether the engine's thread, or that of light work, has something to do."""
-        return self._engine.busy or self._light.busy
+        return self._engine.busy or self._light.busy or self.uploads.busy
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
         self.runs.stop_all()
+        self.uploads.close()
         self._engine.close(timeout_s)
         self._light.close(0.1)
         self.chat.close()
@@ -171,7 +174,7 @@ class Desk:
 
     def _find_loss(self) -> str:
         """Return what no later process goes on with: `export`, `test` or ""."""
-        if self.exports.busy:
+        if self.exports.busy or self.uploads.busy:
             return "export"
         return "test" if self.chat.testing else ""
 
