@@ -17,8 +17,6 @@ from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.layer_parts import Unlike, count_features, find_child
 from studio.models.decoder.structure import INPUT_PROJECTION, INPUT_TABLE, MADE_ROWS
 
-HALVES = (torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True, slots=True)
 class InputMaker:
@@ -100,7 +98,7 @@ class LayerInputs:
 
     def _make(self, token_ids: Tensor, x: Tensor) -> Tensor:
         """Return p (T, L, P)."""
-        decoder, half = self.maker.decoder, self.dtype in HALVES
+        decoder, half = self.maker.decoder, self.dtype.itemsize == 2
         with torch.autocast(x.device.type, dtype=self.dtype, enabled=half):
             looked_up = decoder.get_per_layer_inputs(token_ids[None], x[None])
             return decoder.project_per_layer_inputs(x[None], looked_up)[0]

@@ -37,7 +37,7 @@ from studio.models.decoder.fp32_reference import (
 )
 from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.probe_adapters import leave_gradients, stir_adapters
-from studio.models.decoder.probe_beside import Beside, share_inputs
+from studio.models.decoder.probe_beside import BesideRows, share_inputs
 from studio.models.decoder.probe_states import LENGTHS, LENT, Stream, find_window, make_ids, read
 from studio.models.decoder.rotary import NO_ROTARY, as_tables, to_halves
 from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
@@ -229,7 +229,7 @@ class _Probe:
         trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
         kinds = getattr(self.config, "layer_types", None)
         kind = kinds[number] if kinds else ""
-        beside, exact = (Beside(stream, layer.spec, kind, one) for one in given)
+        beside, exact = (BesideRows(stream, layer.spec, kind, one) for one in given)
         names, parameters = (
             ["y", "dx", *(name for name, _ in trained), *beside.leaves],
             [p for _, p in trained],
@@ -301,7 +301,7 @@ class _Probe:
 
     def _run(
         self, layer: Layer, x: Tensor, dy: Tensor, rows: BatchLayout, keep: str, parameters: list[nn.Parameter],
-        shown: Tensor | float, beside: Beside, *, fp32: bool = False,
+        shown: Tensor | float, beside: BesideRows, *, fp32: bool = False,
     ) -> list[Tensor]:  # fmt: skip
         """Return y, dx and the gradients by our code; of y what `shown`, 1 or 0, leaves of its rows."""
         store, kernels = self.decoder.store, self.wide_kernels if fp32 else self.decoder.kernels
@@ -317,7 +317,7 @@ class _Probe:
         return [y * shown, dx, *gradients, *beside.collect(rows.shared)]
 
     def _run_model(
-        self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, beside: Beside,
+        self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, beside: BesideRows,
         parameters: list[nn.Parameter],
     ) -> list[Tensor]:  # fmt: skip
         """Return the same by the model's own code, in its form, as a step without our decoder runs it."""

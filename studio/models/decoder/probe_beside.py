@@ -12,7 +12,7 @@ from studio.models.decoder.shared_rows import SharedRows
 from studio.models.decoder.spec import LayerSpec
 
 
-class Beside:
+class BesideRows:
     """The inputs of one layer beside its rows, taken out of what the layer is `given`."""
 
     def __init__(self, stream: Stream, spec: LayerSpec, kind: str, given: dict[str, Any]) -> None:

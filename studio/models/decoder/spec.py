@@ -342,4 +342,5 @@ def _read_mixer(layer: nn.Module, number: int, reading: ModelReading, unlike: Un
         raise Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
     if mixer is None:
         raise unlike
+    reading.lenders.pop(reading.kind(number), None)  # nobody borrows from what it leaves
     return NO_ATTENTION | {"mixer": mixer}
