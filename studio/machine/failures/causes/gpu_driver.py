@@ -141,7 +141,10 @@ FAILURES = (
     Failure(
         "kernel_toolchain",
         said(
-            r"unsupported toolchain", r"device kernel image is invalid", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+            r"unsupported toolchain",
+            r"device kernel image is invalid",
+            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            r"PTX JIT compil(?:ation failed|er library not found)",
         ),
         (UPDATE_DRIVER, PYTORCH_KERNELS),
         code="C4",
@@ -218,6 +221,7 @@ FAILURES = (
         said(
             r"no kernel image is available",
             r"cudaErrorNoKernelImageForDevice",
+            r"CUDA error: named symbol not found",
             r"does not include kernels for this GPU",
             r"CUDA capability sm_\d+ is not compatible",
             r"Value 'sm_\d+\w?' is not defined",
@@ -280,14 +284,14 @@ FAILURES = (
             r"fallen off the bus",
             r"uncorrectable ECC",
             r"\bXid\b.{0,40}\d",
-            r"CUDA error: unknown error",
+            r"CUDA error: (?:unknown error|uncorrectable NVLink|hardware stack error|an async error has occurred)",
         ),
         (Remedy("reboot"), UPDATE_DRIVER, RESUME),
         code="C13",
     ),
     Failure(
         "gpu_busy",
-        said(r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"busy or unavailable"),
+        said(r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"busy or unavailable", r"MPS client failed to connect"),
         (CLOSE_PROGRAMS, Remedy("reboot"), UPDATE_DRIVER),
         code="C21",
     ),
