@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ def check(options: argparse.Namespace, workspace: Workspace, console: Console) -
     from studio.services.desk import Desk
 
     try:
-        problems = Desk(workspace).recipes.check(read_recipe(options.recipe, console.note))
+        problems = Desk(workspace, keep_queue=False).recipes.check(read_recipe(options.recipe, console.note))
     except RecipeError as error:
         problems = error.problems
     ok = not any(problem.severity == "error" for problem in problems)
@@ -33,5 +34,5 @@ def _list_problem(entry: Mapping[str, Any], console: Console) -> Iterator[str]:
     warned = text("event.warned", message=line)
     yield console.catalogue.say(warned) if entry["severity"] == "warning" else line
     for way in entry.get("ways", ()):
-        change = ", ".join(f"{path} = {value:g}" for path, value in way["change"].items())
+        change = ", ".join(f"{path} = {json.dumps(value)}" for path, value in way["change"].items())
         yield f"  - {way['title']} ({change})"

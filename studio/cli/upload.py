@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from studio.cli.chat import find_place
 from studio.cli.console import Console
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.run_folder import find_run
-from studio.hub.model_upload import list_files, upload_folder
 from studio.machine.workspace import Workspace
-from studio.services.model_card import write_card
+from studio.services.hub_uploads import UploadWish
 
 
 def upload(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
@@ -22,36 +22,38 @@ def upload(options: argparse.Namespace, workspace: Workspace, console: Console) 
     if not options.repo and not options.dry_run:
         parts = ("cli.upload.repo", "cli.upload.repo.why", "cli.upload.repo.fix")
         raise StudioError(*(text(part) for part in parts))
-    desk = Desk(workspace)
     record = find_run(workspace.runs, options.run).read_record()
     form = options.form or ("adapter" if record.adapter else "merged")
+    desk = Desk(workspace)
+    place = find_place(desk, options, console, "cli.export.checkpoint")
+    wish = UploadWish(
+        run=options.run, place=place, form=form, repo=options.repo, licence=options.license, public=options.public
+    )  # fmt: skip
+    desk.uploads.require(wish)
     with stop_requests() as asked:
-        done = [item for item in desk.exports.items() if item.run == options.run and item.target == form]
-        made = done[0].path if done else desk.exports.write(options.run, form, None, lambda: bool(asked)).path
-        events = desk.runs.events(options.run)
-        card = write_card(record, desk.runs.recipe(options.run), events, form, options.license)
-        files = list_files(made, card)
-        total_bytes = sum(one.size_bytes for one in files)
+
+        def should_stop() -> bool:
+            return bool(asked)
+
+        made = desk.uploads.find(wish)
+        made = made or desk.exports.write(options.run, form, None, should_stop, place).path
+        shown = desk.uploads.describe(wish, made)
         if options.dry_run:
-            said = text("cli.upload.dry", mb=f"{total_bytes / 1e6:.1f}")
-            rows = [f"  {one.size_bytes:>14,}  {one.name}" for one in files]
-            listed = [asdict(one) for one in files]
+            said = text("cli.upload.dry", mb=f"{shown.size_bytes / 1e6:.1f}")
+            rows = [f"  {one.size_bytes:>14,}  {one.name}" for one in shown.files]
+            listed = [asdict(one) for one in shown.files]
             console.answer(
-                {"files": listed, "bytes": total_bytes, "card": card}, [console.catalogue.say(said), *rows]
+                {"files": listed, "bytes": shown.size_bytes, "card": shown.card},
+                [console.catalogue.say(said), *rows],
             )
             return 0
-        answer = upload_folder(
-            made,
-            options.repo,
-            card,
-            lambda now, whole: console.progress(text("cli.upload.progress"), now // 10**6, whole // 10**6),
-            lambda: bool(asked),
-            public=options.public,
-            mirror=desk.machine.mirror(),
+        phase = text("cli.upload.progress")
+        sent = desk.uploads.push(
+            shown, lambda now, whole: console.progress(phase, now // 10**6, whole // 10**6), should_stop
         )
     kind = text("cli.upload.public" if options.public else "cli.upload.private")
-    said = text("cli.uploaded", url=answer["url"], private=kind, account=answer["account"])
-    console.answer(
-        answer | {"bytes": total_bytes, "private": not options.public}, [console.catalogue.say(said)]
-    )
+    said = text("cli.uploaded", url=sent.url, private=kind, account=sent.account)
+    told = {"url": sent.url, "commit": sent.commit, "account": sent.account}
+    told |= {"bytes": shown.size_bytes, "private": not options.public}
+    console.answer(told, [console.catalogue.say(said)])
     return 0

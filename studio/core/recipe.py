@@ -231,6 +231,8 @@ class RewardSpec:
     """How often its score counts in the sum; below 0 it is taken off."""
     options: dict[str, Any] = field(default_factory=dict)
     """What this reward can be told, by name: its own fields."""
+    insist: bool = False
+    """Whether a person wants to train by it although the test of rewards refused it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

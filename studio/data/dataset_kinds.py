@@ -129,7 +129,11 @@ def find_titled(columns: Sequence[Column]) -> tuple[Column, Column] | None:
     texts = [one for one in columns if one.is_prose and one.plain and not one.coded]
     rest = [one for one in columns if one not in texts and one.spoken and one.plain]
     heads = [one for one in rest if one.distinct > BRIEF * one.rows and part_name(one.name)[-1:] in TITLES]
-    sorting = all(one.is_labels or one.distinct < 2 for one in rest if one not in heads)
+    sorting = all(
+        one.is_labels or one.distinct < 2 or bool({*part_name(one.name)} & NOTES)
+        for one in rest
+        if one not in heads
+    )
     return (heads[0], texts[0]) if len(texts) == len(heads) == 1 and sorting and heads[0].rows > 1 else None
 
 

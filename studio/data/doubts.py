@@ -28,7 +28,7 @@ def doubt_roles(
     asked_for = dict(chosen)
     if best.name == "rl" and "answer" not in match.mapping and not sure:
         # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
-        asked_for = {"prompt": match.mapping["prompt"], **chosen} if match.mapping else asked_for
+        asked_for = {"prompt": match.mapping["prompt"], **chosen} if "prompt" in match.mapping else asked_for
     half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
     half = half and has_answer(columns, rows, asked_for)
     if best.name == "rl" and not chosen and is_sentence(match.mapping, columns, rows):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from studio.core.i18n import text
 from studio.data.column_questions import ask_format
 from studio.data.columns import LOOKED_AT, Column, measure_columns
 from studio.data.formats.aliases import ANSWERS, LABEL
-from studio.data.formats.cells import Values, shorten
+from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.column_names import is_guessed, part_name, simplify
 from studio.data.formats.format import Format, Mapped
@@ -19,6 +20,8 @@ from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
 from studio.data.related_names import hints
 
 MOST_GRADES = 10
+RATED, SCALE, HALVES = re.compile(r"\d{1,2}(?:\.[05]0?)?"), 10, 0.1
+"""Numbers of a scale that ends with SCALE; so many of them are halves."""
 ORIGINS = frozenset(
     "url link href author authors published publisher date pubdate timestamp license licence title doi source repo "
     "path website domain journal crawl dump warc snapshot language lang token tokens perplexity".split()
@@ -92,6 +95,8 @@ def ask_labels(
     named += [
         one for one in known.values() if GRADED & {*part_name(one.name)} and _grades(one) and one not in named
     ]
+    rated = [one for one in known.values() if one.counted and _is_rated(one.name, rows)]
+    named += [one for one in rated if one not in named and not {*part_name(one.name)} & ORIGINS]
     flags = [one for one in known.values() if _is_flag(one.name, rows) and one.distinct == 2]
     named += [one for one in flags if (len(flags) > 1 or len(columns) == 2) and one not in named]
     named += [one for one in known.values() if one.tagged and one not in named]
@@ -136,6 +141,17 @@ def _count_origins(mapping: Mapped, columns: Sequence[str], rows: Sequence[Value
     known = measure_columns(columns, rows)
     told = [one for one in known.values() if {*part_name(one.name)} & (MEASURED if one.counted else ORIGINS)]
     return len(told) if known[mapping["text"]].words >= DOCUMENT else 0
+
+
+def _is_rated(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds numbers of a small scale, halves among them: what raters gave on average.
+
+    What is counted has no halves; what is computed has more digits.
+    """
+    cells = [str(row.get(name)) for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
+    numbers = [float(cell) for cell in cells if RATED.fullmatch(cell)]
+    halves = [one for one in numbers if one % 1]
+    return len(numbers) == len(cells) > 1 and len(halves) >= HALVES * len(cells) and max(numbers) <= SCALE
 
 
 def _is_flag(name: str, rows: Sequence[Values]) -> bool:

@@ -14,6 +14,8 @@ from studio.data.talks.sides import find_side
 from studio.data.talks.turns import to_turn
 
 LEVELS = 3
+SOURCE_SIDES, TARGET_SIDES = frozenset(("source", "src", "input")), frozenset(("target", "tgt", "output"))
+"""Names of the two sides of what is translated or rewritten."""
 TRANSLATED = 0.9
 """Of the entries of a list, so many hold the same in two languages: now and then one is missing."""
 
@@ -76,6 +78,7 @@ def _find_path(cell: object, levels: int) -> tuple[str, ...] | None:
     if (
         all(map(_asks_and_answers, items))
         or sum(map(_translates, items)) >= TRANSLATED * len(items)
+        or all(map(_turns_into, items))
         or all(map(_holds_talk, items))
     ):
         return ()
@@ -91,6 +94,12 @@ def _translates(values: Values) -> bool:
     named = [key for key, cell in values.items() if isinstance(cell, str) and not is_empty(cell)]
     languages = [key for key in named if is_language(key) or simplify(key) == "translation"]
     return len(languages) == len(named) == 2
+
+
+def _turns_into(values: Values) -> bool:
+    """Return whether an object holds two texts, of which one is called the source, and the other what became of it."""
+    named = {simplify(key) for key, cell in values.items() if isinstance(cell, str) and not is_empty(cell)}
+    return len(named) == 2 and bool(named & SOURCE_SIDES) and bool(named & TARGET_SIDES)
 
 
 def _holds_talk(values: Values) -> bool:

@@ -41,7 +41,10 @@ MADE = frozenset(
 """Words in the names of what was written for a text."""
 TOLD = (*ANSWERS, *EXPECTED, "label", "标签", "targets", "solutions", "a", "ans", "resp")
 """Names of what is learned wherever it stands; thumbs and votes are of an answer, and none."""
-MACHINES = frozenset("gpt chatgpt llm model ai bot generated predicted prediction synthetic machine".split())
+MACHINES = frozenset(
+    "gpt chatgpt llm model ai bot rag generated predicted prediction synthetic machine generado generada généré "
+    "générée generiert generierte gerado gerada generato generata сгенерированный сгенерировано 生成".split()
+)
 """Words in the names of what a program wrote."""
 REVISED = frozenset("corrected revised improved refined".split())
 """Names of what became of an answer."""
@@ -108,11 +111,18 @@ def is_test(column: Column) -> bool:
     return column.coded and bool(TESTS & {*part_name(column.name)})
 
 
+def is_drafted(name: str, other: str) -> bool:
+    """Return whether a column is what a program wrote, by its name, and `other` the same from somebody else."""
+    words, others = part_name(name), part_name(other)
+    kinds = {*words[:1], *words[-1:]} - MACHINES
+    shared = kinds & {*others[:1], *others[-1:]}
+    return bool(MACHINES & {*words} and shared) and not MACHINES & {*others}
+
+
 def _has_person(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether what a program wrote stands beside the same from somebody else: `answer_gpt`, `answer_doctor`."""
-    front = part_name(one.name)[:1]
-    others = [two for two in columns if two is not one and two.is_prose and part_name(two.name)[:1] == front]
-    return any(not {*part_name(two.name)} & (MACHINES | BLOCKING) for two in others)
+    others = [two for two in columns if two is not one and two.is_prose]
+    return any(is_drafted(one.name, two.name) and not BLOCKING & {*part_name(two.name)} for two in others)
 
 
 def _is_heading(one: Column, columns: Sequence[Column]) -> bool:

@@ -11,11 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from studio.data.column_questions import ANSWERING, ask_choice, ask_role
+from studio.core.i18n import text
+from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
-from studio.data.formats.cells import Values, is_address, is_asking, is_hash
-from studio.data.formats.column_names import part_name
+from studio.data.dataset_kinds import TITLES
+from studio.data.formats.cells import Values, is_address, is_asking, is_hash, shorten
+from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.context import MATERIALS, TECHNICAL
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import find_turns
@@ -44,6 +46,8 @@ MOST_FILES = 3
 LINES, FEWEST_MARKS, MARKED = 500, 4, 0.5
 QUOTING = 0.8
 """Of the lines, so many hold several quoted cells where they are a table, or ask where none of them answers."""
+HEADED = 3
+"""So many times longer is a text than its title."""
 FEWEST_ASKED = 8
 """Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""
 SIGNS_CHARACTERS = 12
@@ -62,7 +66,8 @@ def look_again(
     if format.name == "text":
         if "text" in chosen:
             return ()
-        return _ask_grades(mapping, columns, rows) or _ask_records(mapping["text"], rows)
+        asked = _ask_grades(mapping, columns, rows) or _ask_records(mapping["text"], rows)
+        return asked or _ask_title(mapping["text"], columns, rows)
     role = next((role for role in ANSWERING if role in mapping), "")
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
     known = measure_columns(columns, rows)
@@ -91,6 +96,27 @@ def _ask_grades(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values])
     known = measure_columns(columns, rows)
     sorting = [one.name for one in known.values() if one.spoken and GRADED & {*part_name(one.name)}]
     return ask_labels(mapping, [name for name in columns if name not in sorting], rows, sure=True)
+
+
+def _ask_title(name: str, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether entries, each under a title of its own that they do not repeat, are learned alone.
+
+    Documents tell where they are from, and a column that is called a text is whole.
+    """
+    known = measure_columns(columns, rows)
+    rest = [one for one in known.values() if one.name != name]
+    heads = [one for one in rest if one.spoken and one.plain and part_name(one.name)[-1:] in TITLES]
+    told = (ORIGINS | DATED) - {"title"}
+    if len(heads) != 1 or simplify(name) == "text" or any({*part_name(one.name)} & told for one in rest):
+        return ()
+    own = (
+        heads[0].distinct > VARIED * heads[0].rows > 1
+        and heads[0].characters * HEADED < known[name].characters
+    )
+    if not own or repeats(heads[0].name, [name], rows):
+        return ()
+    what = text("data.ask.titled", title=shorten(heads[0].name), text=shorten(name))
+    return (ask_format(what, ("text", "prompt_completion")),)
 
 
 def _ask_records(name: str, rows: Sequence[Values]) -> tuple[Question, ...]:

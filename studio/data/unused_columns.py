@@ -27,7 +27,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING, is_drafted
 from studio.data.related_names import (
     are_twins,
     are_versions,
@@ -250,6 +250,7 @@ def ask_rest(
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
         or are_versions(one.name, asked)
+        or is_drafted(one.name, answer)
         or (_is_variant(one, [*used], rows) and not is_renewed(answer, one.name))
         or (answer and ends_with(one.name, answer, rows, SIGNS_CHARACTERS))
         or ("choices" in mapping and {*part_name(one.name)} & {"option", "options", "choice", "choices"})

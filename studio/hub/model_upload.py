@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from studio.hub.child import (
     say,
     say_error,
 )
+from studio.hub.offline import wants_offline
 
 PROGRAM = "studio.hub.model_upload"
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
@@ -97,8 +99,9 @@ def upload_folder(
     patience_s: float = PATIENCE_S,
 ) -> dict[str, str]:
     """Send `folder` with `card` to `repo`; return its url, commit and account. Raises DownloadStopped, StudioError."""
-    if not REPOSITORY.fullmatch(repo):
-        raise refuse("name", repo)
+    require_name(repo)
+    if wants_offline(os.environ):
+        raise refuse("offline", repo)
     files = list_files(folder, card)
     address = mirror.find_address(os.environ)
     shown = show_address(address)
@@ -128,6 +131,12 @@ def upload_folder(
         return answer
     detail = strike_token(str(answer.get("detail", "")), environment)
     raise refuse(answer["error"], repo, literal(detail), endpoint=literal(shown), seconds=round(patience_s))
+
+
+def require_name(repo: str) -> None:
+    """Raise StudioError for what is no name of a repository."""
+    if not REPOSITORY.fullmatch(repo):
+        raise refuse("name", repo[:100])
 
 
 def refuse(kind: str, name: str, detail: object = "", **values: object) -> StudioError:
@@ -163,6 +172,26 @@ def _look_for_secrets(name: str, content: bytes) -> None:
     for pattern, kind in SECRETS:
         if pattern.search(content):
             raise refuse("secret", name, text(f"upload.secret.{kind}"))
+
+
+class ReadFile(io.BufferedReader):
+    """A file that tells how much of it was sent: the library reads it once for its checksum, and then sends it."""
+
+    def __init__(self, path: Path, progress: DownloadProgress, before_bytes: int) -> None:
+        """`before_bytes`: what was there before this file."""
+        super().__init__(io.FileIO(path))
+        self._progress, self._before_bytes = progress, before_bytes
+        self._size_bytes, self._was_read = path.stat().st_size, False
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read, and tell where that was."""
+        data = super().read(size)
+        if self._was_read:
+            self._progress.set(self._before_bytes + self.tell())
+        else:
+            self._progress.beat()
+            self._was_read = not data and self.tell() == self._size_bytes
+        return data
 
 
 # The child -----------------------------------------------------------------------------------------------------------
@@ -228,12 +257,22 @@ def send_files(wish: Mapping[str, Any]) -> dict[str, str]:
     large = [name for name in missing if name.endswith((".safetensors", ".gguf"))]
     parts = [[name for name in missing if name not in large], *([name] for name in large)]
     for names in filter(None, parts):  # each is there for good before the next: a cut loses one file at most
-        operations = [CommitOperationAdd(name, contents[name]) for name in names]
-        done = api.create_commit(
-            repo, operations, commit_message=f"Add {', '.join(names)[:60]}", parent_commit=None
-        )
+        before_bytes = progress.done_bytes
+        with ExitStack() as stack:
+            operations = [
+                CommitOperationAdd(
+                    name,
+                    one
+                    if isinstance(one, bytes)
+                    else stack.enter_context(ReadFile(one, progress, before_bytes)),
+                )
+                for name, one in ((name, contents[name]) for name in names)
+            ]
+            done = api.create_commit(
+                repo, operations, commit_message=f"Add {', '.join(names)[:60]}", parent_commit=None
+            )
         commit = done.oid
-        progress.add(sum(sizes[name] for name in names))
+        progress.set(before_bytes + sum(sizes[name] for name in names))
     return {"url": f"{api.endpoint}/{repo}", "commit": commit, "account": account}
 
 

@@ -15,6 +15,7 @@ from studio.services.dataset_session import Datasets
 from studio.services.evaluations import Evaluations
 from studio.services.event_log import EventLogs
 from studio.services.exports import Exports
+from studio.services.hub_uploads import Uploads
 from studio.services.machine_state import MachineState, hide_broken_triton
 from studio.services.model_library import ModelLibrary
 from studio.services.preferences import Preferences
@@ -24,6 +25,7 @@ from studio.services.recipe_checks import RecipeChecks
 from studio.services.results import find_result
 from studio.services.reward_code import RewardCode
 from studio.services.reward_trials import RewardTrials
+from studio.services.reward_verdicts import RewardVerdicts
 from studio.services.run_answers import RunAnswers
 from studio.services.run_library import RunLibrary
 from studio.services.runs import Runs
@@ -60,8 +62,15 @@ class Desk:
             on_end=lambda record, by_person: self.queue.note_end(record, by_person=by_person),
         )
         self.reward_code = RewardCode(workspace)
+        verdicts = RewardVerdicts(workspace)
         self.recipes = RecipeChecks(
-            workspace, self.machine, self.datasets, self._light, self.reward_code, confirmed=keep_queue
+            workspace,
+            self.machine,
+            self.datasets,
+            self._light,
+            self.reward_code,
+            verdicts,
+            confirmed=keep_queue,
         )
         self.queue = Queue(
             workspace.queue if keep_queue else None, self.runs, self.recipes.check, self._engine.submit
@@ -72,11 +81,12 @@ class Desk:
         self.chat = ChatService(workspace, self.machine, self._engine, self.runs)
         self.evaluations = Evaluations(workspace, self.chat, self.machine.facts)
         self.answers = RunAnswers(workspace)
-        self.trials = RewardTrials(workspace, self.chat)
+        self.trials = RewardTrials(workspace, self.chat, verdicts)
         self.settings = Preferences(workspace, self._uses_caches)
         self.exports = Exports(
             workspace, self._engine, self.runs, find=self._find_result, make_room=self.chat.unload
         )
+        self.uploads = Uploads(self.exports, self.runs, self.machine.mirror)
         self.sharing = Sharing(workspace)
 
     # This process ---------------------------------------------------------------------------------------------------
@@ -138,11 +148,12 @@ class Desk:
 
     def is_busy(self) -> bool:
         """Return whether the engine's thread, or that of light work, has something to do."""
-        return self._engine.busy or self._light.busy
+        return self._engine.busy or self._light.busy or self.uploads.busy
 
     def close(self, timeout_s: float = 18.0) -> None:
         """Stop the active run with a checkpoint and let the threads end; returns after at most `timeout_s`."""
         self.runs.stop_all()
+        self.uploads.close()
         self._engine.close(timeout_s)
         self._light.close(0.1)
         self.chat.close()
@@ -163,7 +174,7 @@ class Desk:
 
     def _find_loss(self) -> str:
         """Return what no later process goes on with: `export`, `test` or ""."""
-        if self.exports.busy:
+        if self.exports.busy or self.uploads.busy:
             return "export"
         return "test" if self.chat.testing else ""
 

@@ -11,7 +11,10 @@ from studio.core.recipe import Recipe, read_value
 from studio.core.run_record import RunRecord
 from studio.data.remote import HUB_ID
 
-KINDS = {"adapter": ("adapter", "peft"), "merged": ("finetune", "transformers")}
+KINDS = {
+    "adapter": ("adapter", "peft"), "adapter_gguf": ("adapter", "gguf"), "merged": ("finetune", "transformers"),
+    "fp8": ("quantized", "transformers"), "w4a16": ("quantized", "transformers"), "mlx": ("quantized", "mlx"),
+}  # fmt: skip
 """Form -> relation to the base and library, as the hub's cards name them."""
 SHOWN = (
     "adapter.method", "adapter.rank", "adapter.alpha", "adapter.dropout", "optim.learning_rate", "optim.batch_size",

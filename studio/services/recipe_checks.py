@@ -16,6 +16,7 @@ from studio.services.machine_state import MachineState
 from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.services.reward_code import RewardCode
+from studio.services.reward_verdicts import RewardVerdicts
 from studio.services.trackers.mirror import find_tracker_problem
 from studio.services.worker import Worker
 
@@ -30,12 +31,13 @@ class RecipeChecks:
         datasets: Datasets,
         light: Worker,
         code: RewardCode,
+        verdicts: RewardVerdicts,
         *,
         confirmed: bool = True,
     ) -> None:
         """`confirmed`: whether a person's code must be; who names a recipe to a command has said so by that."""
         self.workspace = workspace
-        self._code, self._confirmed = code, confirmed
+        self._code, self._verdicts, self._confirmed = code, verdicts, confirmed
         self._health, self._datasets, self._light = health, datasets, light
 
     def demo(self) -> Recipe:
@@ -47,7 +49,8 @@ class RecipeChecks:
         machine = self._health.add_experience(self._health.now(), recipe)
         free_bytes, counted = shutil.disk_usage(self.workspace.root).free, self._datasets.count(recipe)
         cache = self.workspace.data_cache
-        found = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted))
+        refused = self._verdicts.find(recipe.rewards, recipe.data)
+        found = self._light.call(lambda: find_problems(recipe, machine, free_bytes, cache, counted, refused))
         rewards = self._code.find_problems(recipe.rewards, confirmed=self._confirmed)
         tracker = find_tracker_problem(recipe)
         found = found if tracker is None else (*found, tracker)

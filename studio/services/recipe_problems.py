@@ -9,8 +9,8 @@ from pathlib import Path
 
 from studio.core.errors import Problem, RecipeError, StudioError
 from studio.core.facts import DataFacts, MachineFacts, ModelFacts
-from studio.core.i18n import text
-from studio.core.recipe import DatasetSpec, Recipe
+from studio.core.i18n import Text, text
+from studio.core.recipe import SAMPLING, DatasetSpec, Recipe, settle_objective
 from studio.data import remote
 from studio.data.asked_format import settle_asked
 from studio.data.convert import Converted, convert, identify
@@ -33,6 +33,7 @@ from studio.data.templates.fitting import find_fitting, find_split_end
 from studio.models.catalog import inspect_model, read_added_words
 from studio.planning.recipe_check import check
 from studio.services.dataset_report import Counted
+from studio.services.reward_verdicts import find_refusal
 
 TEMPLATE_FREE = ("text", "prompt_completion", "pretokenized")
 """Formats that are rendered without a chat template where there is none."""
@@ -60,11 +61,12 @@ def find_problems(
     free_disk_bytes: int,
     cache: Path | None = None,
     counted: Counted | None = None,
+    refused: Text | None = None,
 ) -> tuple[Problem, ...]:
     """Return every Problem of `recipe` at once, errors first; a source that cannot be read is one of them.
 
     cache: where fetched data sets and saved mappings are; nothing is fetched into it. counted: what a run makes of the
-    rows, where all of them were measured before.
+    rows, where all of them were measured before. refused: why the test of its rewards refused them on its data.
     """
     problems: list[Problem] = []
     model = data = None
@@ -104,6 +106,8 @@ def find_problems(
         ]
     if model is not None and data is not None:
         problems += _look_at_template(recipe, model, data)
+    if refused is not None and settle_objective(recipe, data.format if data else "").objective in SAMPLING:
+        problems.append(find_refusal(recipe.rewards, refused))
     found = check(recipe, machine, model, data, free_disk_bytes=free_disk_bytes)
     told = {problem.field for problem in found}  # a source that is empty needs no second sentence
     together = (*(problem for problem in problems if problem.field not in told), *found)

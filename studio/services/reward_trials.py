@@ -15,6 +15,7 @@ from studio.core.recipe import DatasetSpec, Recipe, RewardSpec
 from studio.data.questions import QuestionRow, read_questions
 from studio.machine.workspace import Workspace
 from studio.services.chat_service import ChatService
+from studio.services.reward_verdicts import RewardVerdicts
 from studio.services.worker import Job, Worker
 
 SAMPLE_TEMPERATURE = 1.0
@@ -48,8 +49,8 @@ class TrialWish:
 class RewardTrials:
     """Trials of one workspace. Methods may be called from any thread."""
 
-    def __init__(self, workspace: Workspace, chat: ChatService) -> None:
-        self.workspace, self._chat = workspace, chat
+    def __init__(self, workspace: Workspace, chat: ChatService, verdicts: RewardVerdicts) -> None:
+        self.workspace, self._chat, self.verdicts = workspace, chat, verdicts
         self.job: Job | None = None
         """The last trial that a screen began, on or ended."""
         self._worker = Worker("trials")
@@ -80,8 +81,10 @@ class RewardTrials:
         tell: Tell = lambda phase, done, total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """Return the RewardTrial of `rewards`; waits. Raises StudioError: for rewards, data or a model that cannot be
-        had, also while a run trains and a model is asked for.
+        """Return the RewardTrial of `rewards`, whose verdict is remembered; waits.
+
+        Raises StudioError: for rewards, data or a model that cannot be had, also while a run trains and a model is
+        asked for.
         """
         from studio.engine.rewards import make_reward, open_rewards
         from studio.engine.rewards.code import Code
@@ -102,7 +105,9 @@ class RewardTrials:
             tempfile.TemporaryDirectory(prefix="finetune-studio-trial-") as folder,
             open_rewards(rewards, folder=Path(folder), seed=wish.seed) as opened,
         ):
-            return try_rewards(opened, rows, compares=compares, should_stop=should_stop)
+            trial = try_rewards(opened, rows, compares=compares, should_stop=should_stop)
+        self.verdicts.note(rewards, wish.data, trial.refused)
+        return trial
 
     def close(self) -> None:
         """Ask the trial that is on to end, and let its thread go."""

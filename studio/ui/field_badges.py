@@ -17,8 +17,8 @@ from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number
 from studio.ui.shell.scripts import read_script
 
-ELEM_IDS = {"model.source": "model-source", "data.source": "dataset-source"}
-"""Names that other software already knows; every other knob is `knob-` and its path."""
+ELEM_IDS = {"model.source": "model-source", "data.source": "dataset-source", "rewards": "settings-rewards"}
+"""Names that other software already knows, and a section; every other knob is `knob-` and its path."""
 TABS = {"model": "model", "data": "dataset"}
 """First part of a path -> the tab with its field; all others are in Hyperparameters."""
 ENDLESS = 100_000

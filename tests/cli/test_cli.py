@@ -335,6 +335,13 @@ def test_every_command_explains_itself(name, language, capsys, monkeypatch):
     assert bool(re.search("[\u4e00-\u9fff]", said)) == (language == "zh-CN")
 
 
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_the_overview_names_every_command(language):
+    """What `--help` prints before anything is installed: a text of its own, which no parser makes."""
+    named = re.findall(r"launch\.py ([a-z]+) ", load_catalogue(language).say(text("install.help")))
+    assert {*named} - {"install", "test"} == {*COMMANDS} - {"studio"}
+
+
 def test_every_option_has_help():
     catalogue = load_catalogue("en")
     (commands,) = (action for action in build_parser(catalogue)._actions if action.dest == "command")

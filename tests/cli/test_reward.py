@@ -8,8 +8,11 @@ import pytest
 
 from studio.cli.main import main
 from studio.engine.rewards import REWARDS
+from studio.machine.workspace import Workspace
+from studio.services.desk import Desk
+from studio.services.recipes import read_recipe
 from tests.conftest import write_jsonl
-from tests.launched import read_answer
+from tests.launched import launch, read_answer
 
 CITIES = (("Lisbon", "Portugal"), ("Rome", "Italy"), ("Oslo", "Norway"), ("Lima", "Peru"))
 
@@ -58,6 +61,70 @@ def test_a_reward_that_tells_nothing_apart_is_refused(ask, tmp_path):
         encoding="utf-8",
     )
     assert ask("test", path)["refused"] is None
+
+
+ALIKE = "def mine(completions, **columns):\n    return [1.0] * len(completions)\n"
+
+
+def write_recipe(folder, insist, objective="grpo"):
+    """A step that draws two answers of 4 tokens to one question, by mine.py beside it; returns its path."""
+    recipe = {
+        "objective": objective,
+        "model": {"source": "demo"},
+        "data": {"source": str(folder / "rows.jsonl"), "max_length": 128},
+        "sampling": {"group_size": 2, "answer_tokens": 4},
+        "rewards": [{"name": "file:mine.py", "insist": insist}],
+        "optim": {"max_steps": 1, "batch_size": 1},
+        "run": {"trial": False, "device": "cpu", "samples": 0},
+    }
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    return path
+
+
+def test_what_the_test_refused_is_an_error_until_it_changes_or_a_person_insists(ask, tmp_path):
+    code, data = tmp_path / "mine.py", tmp_path / "rows.jsonl"
+    code.write_text(ALIKE, encoding="utf-8")
+    desk = Desk(Workspace(tmp_path / "workspace"), keep_queue=False)
+
+    def check(insist=False, objective="grpo"):
+        recipe = read_recipe(write_recipe(tmp_path, insist, objective))
+        return [one for one in desk.recipes.check(recipe) if one.field == "rewards"]
+
+    assert check() == []
+    ask("test", code, code=1)
+    (told,) = check()
+    assert told.severity == "error" and told.message.values["why"].values["rows"] == 4
+    (told,) = check(insist=True)
+    assert told.severity == "warning" and told.message.values["why"].values["rows"] == 4
+    assert check(objective="sft") == [], "who learns from examples has no use for rewards"
+    code.write_text(ALIKE + "# mended\n", encoding="utf-8")
+    assert check() == [], "other code has not been tested"
+    code.write_text(ALIKE, encoding="utf-8")
+    words = data.read_text(encoding="utf-8")
+    data.write_text(words + "\n", encoding="utf-8")
+    assert check() == [], "nor has it on other data"
+    ask("test", code, code=1)
+    ask("test", "exact")
+    assert check(), "another reward that passes changes nothing"
+
+
+@pytest.mark.computing
+def test_no_run_starts_with_what_the_test_refused_and_one_that_insists_tells(tmp_path):
+    workspace, data = tmp_path / "workspace", tmp_path / "rows.jsonl"
+    write_jsonl(data, [{"prompt": f"Where is {city}?", "answer": land} for city, land in CITIES])
+    (tmp_path / "mine.py").write_text(ALIKE, encoding="utf-8")
+    tested = launch(workspace, "reward", "test", tmp_path / "mine.py", "--data", data, "--json")
+    assert tested.returncode == 1, tested.stderr
+    for command in ("check", "train"):
+        refused = launch(workspace, command, write_recipe(tmp_path, insist=False), "--json")
+        assert refused.returncode == 2 and "4 of 4" in refused.stdout, refused.stderr
+    assert not list((workspace / "runs").glob("*/"))
+    done = launch(workspace, "train", write_recipe(tmp_path, insist=True), "--json")
+    assert done.returncode == 0, done.stderr
+    (run,) = (workspace / "runs").iterdir()
+    assert json.loads((run / "recipe.json").read_text(encoding="utf-8"))["rewards"][0]["insist"] is True
+    assert "run.reward_insisted" in (run / "events.jsonl").read_text(encoding="utf-8")
 
 
 def test_rewards_of_a_recipe_with_a_file_beside_it(ask, tmp_path):

@@ -142,3 +142,21 @@ def test_json_that_was_written_twice_is_read_twice():
     assert read(json.dumps({"data": ROWS})) == ROWS
     assert json_document.accept(json.dumps(inner).encode(), ".json")
     assert not json_document.accept(b'"only words"', ".json")
+
+
+PAIRS = [["Is it far?", "Two miles."], ["Is there a boat?", "At noon."]]
+
+
+def test_two_records_under_codes_are_rows_and_two_sides_are_none():
+    record = {"reply": "Thank you for the kind words.", "stars": "FIVE"}
+    assert read({"AbFvOqkgfVSen1": record, "AbFvOql3CfBoX7": record}) == [record, record]
+    sides = {"question": {"en": "Is it far?"}, "answer": {"en": "Two miles."}}
+    assert read(sides) == [sides]
+
+
+def test_questions_with_their_answers_under_numbers_are_rows_and_other_pairs_are_talks():
+    value = {"0": PAIRS, "1": PAIRS[:1], "2": PAIRS[1:]}
+    assert read(value)[:2] == [{"column_1": asked, "column_2": said} for asked, said in PAIRS]
+    assert len(read(value)) == 4
+    told = [["Come in.", "I am in."], ["Sit down.", "I sit."]]
+    assert [len(row) for row in read({"0": told, "1": told[:1], "2": told})] == [1, 1, 1]

@@ -49,3 +49,15 @@ def test_talks_and_translations_deep_in_lists_are_rows(tell):
     ]
     report = tell([{"unit": n, "pages": [{"no": 1, "sentences": pairs}]} for n in range(5)], file="b.json")
     assert report["needs_answer"][0]["choices"] == ["en", "de"] and report["rows_read"] == 20
+
+
+def test_sources_and_what_became_of_them_are_rows():
+    pairs = [
+        {"source": f"It lies {n} days.", "target": f"It lay for {n} days at the quay."} for n in range(4)
+    ]
+    rows = [{"title": "Quay", "contents": pairs[:3]}, {"title": "Mill", "contents": pairs[3:]}]
+    step = find_nested(["title", "contents"], rows)
+    made = [row.values for n, one in enumerate(rows) for row in step.apply([Row(n, one, None, n)])]
+    assert made == [{"title": "Quay", **pair} for pair in pairs[:3]] + [{"title": "Mill", **pairs[3]}]
+    named = {"title": "Quay", "contents": [{"name": "Alma", "text": "It lies here."}]}
+    assert find_nested(["title", "contents"], [named]) is None

@@ -365,3 +365,36 @@ def test_an_answer_beside_its_place_in_the_text(tell):
     ]
     report = tell(rows)
     assert report["preview"][0]["messages"][-1]["content"] == SAID[0]
+
+
+def test_what_raters_gave_on_average_is_asked_about_and_what_was_counted_is_not(tell):
+    halves = [n % 5 + 0.5 * (n % 2) for n in range(12)]
+    assert (
+        choices(tell(id=[*range(12)], text=SAID, originality=halves))["data.format"][0] == "prompt_completion"
+    )
+    assert tell(id=[*range(12)], text=SAID, seen=[n % 5 for n in range(12)])["needs_answer"] == []
+
+
+def test_entries_under_titles_of_their_own_are_asked_about(tell):
+    titles = [f"Ship {ship}" for ship in SHIPS]
+    entries = [log.replace("the ", "this ") for log in LOGS]
+    hidden = [entry.replace(ship, "vessel") for entry, ship in zip(entries, SHIPS, strict=True)]
+    report = tell(title=titles, content=hidden, tags=["quay"] * 12)
+    assert choices(report)["data.format"] == ["text", "prompt_completion"]
+    for whole in ({"title": titles, "text": hidden},
+                  {"title": titles, "content": hidden, "url": [f"https://a.example/{n}" for n in range(12)]},
+                  {"title": SHIPS, "content": entries}):  # fmt: skip
+        assert tell(**whole)["needs_answer"] == []
+
+
+def test_what_a_program_wrote_goes_behind_the_same_from_somebody_else(tell):
+    drafts = [f"I think that {log}" for log in LOGS]
+    for drafted, known in (("پاسخ RAG", "پاسخ مورد انتظار"), ("Сгенерированный ответ", "Референсный ответ")):
+        report = tell(**{"question": ASKED, drafted: drafts, known: SAID})
+        assert choices(report)["completion"] == [known, drafted]
+
+
+def test_remarks_of_a_few_words_are_not_read_before_the_question(tell):
+    remarks = [("base", "spoken", "", "with a slip")[n % 4] for n in range(12)]
+    assert "notes" not in tell(question=ASKED, answer=SAID, notes=remarks)["mapping"].values()
+    assert tell(question=ASKED, answer=SAID, notes=LOGS)["mapping"]["material"] == "notes"

@@ -576,3 +576,11 @@ def test_a_row_that_is_the_first_message_of_a_tree():
 
 def test_answers_of_models_beside_a_question_are_no_talk():
     assert recast({"prompt": Q, "answers": [{"response": A, "modelIdentifier": "m"}]}) is None
+
+
+def test_functions_that_stand_beside_each_turn_are_the_tools_of_the_talk():
+    tide = {"name": "tide", "parameters": {"type": "object", "properties": {}}}
+    turns = [{"message": turn, "functions": [tide] if n < 2 else None} for n, turn in enumerate(PLAIN)]
+    (found,) = recast({"conversationId": 1, "conversation": turns})
+    assert found["tools"] == [tide]
+    assert [turn["content"] for turn in found["conversation"]] == [words for _, words in FOUR]

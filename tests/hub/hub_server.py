@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -25,6 +26,10 @@ class Hub:
         self.cut_after = -1
         """So many uploads of large files are taken; the next one's connection is cut in its middle."""
         self.full = False
+        self.wait_s = 0.0
+        """So long an upload of a large file is left without an answer, or until this is 0 again."""
+        self.waiting = False
+        """Whether one is."""
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(self))
         self.address = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, name="hub-server", daemon=True).start()
@@ -75,6 +80,14 @@ def _make_handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 if self.headers.get("Transfer-Encoding") == "chunked"
                 else self.rfile.read(size)
             )
+            until_s = time.monotonic() + hub.wait_s
+            while path.startswith("/put/") and time.monotonic() < until_s and hub.wait_s:
+                hub.waiting = True
+                time.sleep(0.02)
+            if path.startswith("/put/") and hub.waiting:
+                hub.waiting = False
+                self.close_connection = True
+                return
             hub.sent.append((method, path, body))
             hub.authorisations.append((path, self.headers.get("Authorization", "")))
             if not path.startswith("/put/") and self.headers.get("Authorization") != f"Bearer {TOKEN}":

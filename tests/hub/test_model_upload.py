@@ -25,6 +25,7 @@ def hub(monkeypatch):
     found = Hub()
     monkeypatch.setenv("HF_ENDPOINT", found.address)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")  # HF_HUB_OFFLINE is the tests' own
     monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
     yield found
     found.close()

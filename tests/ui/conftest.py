@@ -24,6 +24,7 @@ from studio.machine.workspace import child_environment, open_workspace
 from studio.services.dataset_session import Datasets
 from studio.services.reward_code import RewardCode
 from studio.services.reward_trials import RewardTrials
+from studio.services.reward_verdicts import RewardVerdicts
 from studio.services.run_answers import RunAnswers
 from studio.services.sharing import Sharing
 from tests.ui.browser import Window, describe_page, open_chromium, wait_for
@@ -186,7 +187,10 @@ class FakeDesk:
         self.sharing = Sharing(self.workspace)
         self.runs = self.recipes = self
         self.answers = RunAnswers(self.workspace)
-        self.reward_code, self.trials = RewardCode(self.workspace), RewardTrials(self.workspace, self)
+        self.reward_code, self.trials = (
+            RewardCode(self.workspace),
+            RewardTrials(self.workspace, self, RewardVerdicts(self.workspace)),
+        )
         for noun in ("queue", "models", "chat"):
             if not hasattr(self, noun):
                 setattr(self, noun, self)

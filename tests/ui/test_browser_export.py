@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from tests.ui.browser import show_tab
+from tests.hub.hub_server import TOKEN, Hub
+from tests.ui.browser import show_tab, wait_for
 from tests.ui.test_browser_chat import run  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -13,6 +17,12 @@ SAYS = {
     "en": ("Expected loss of quality", "Will be checked by", "Size on disk", "llama.cpp"),
     "zh-CN": ("预计质量损失", "检查方式", "磁盘占用", "llama.cpp"),
 }
+
+
+def keep_picture(page, name: str) -> None:
+    """Keep what the page shows, where $PICTURES names a folder."""
+    if folder := os.environ.get("PICTURES"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
@@ -34,3 +44,57 @@ def test_a_file_is_stopped_begun_again_and_checked(start_studio, run, language):
     card = (window.workspace.exports / f"{run}-gguf_q8_0" / "README.md").read_text(encoding="utf-8")
     assert "nats a token" in card and "README.md" in page.inner_text("#export-result")
     assert window.complaints == []
+
+
+HUB = {
+    "en": ("Private: only you", "Nothing was sent yet", "Stopped.", "in the account me"),
+    "zh-CN": ("私有：仅您自己", "尚未发送", "已停止", "账户 me"),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_a_result_is_shown_sent_stopped_and_gone_on_with(start_studio, run, language, monkeypatch):  # noqa: F811
+    hub = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")
+    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
+    private, shown, stopped, sent = HUB[language]
+    try:
+        window = start_studio(language)
+        page = window.open(language)
+        show_tab(page, "export")
+        page.wait_for_selector("#hub-look:not(:disabled)")
+        assert page.eval_on_selector("#hub-who", "one => one.selectedOptions[0].text") == private
+        keep_picture(page, f"hub-form-{language}")
+        page.fill("#hub-repo", "my-orders")
+        page.fill("#hub-licence", "apache-2.0")
+        page.click("#hub-look")
+        page.wait_for_selector("#hub-send:not(:disabled)", timeout=120_000)
+        words = page.inner_text("#export-hub")
+        assert shown in words and "adapter_model.safetensors" in words and "README.md" in words
+        assert not hub.sent and TOKEN not in page.content()
+        page.click("#export-hub summary")
+        assert "license: apache-2.0" in page.inner_text("#export-hub pre")
+        keep_picture(page, f"hub-shown-{language}")
+        hub.wait_s = 120.0
+        page.click("#hub-send")
+        page.wait_for_selector("#hub-stop")
+        wait_for(lambda: hub.waiting, 60)
+        keep_picture(page, f"hub-sending-{language}")
+        page.click("#hub-stop")
+        page.wait_for_selector("#hub-again")
+        assert stopped in page.inner_text("#export-hub")
+        keep_picture(page, f"hub-stopped-{language}")
+        hub.wait_s = 0.0
+        page.reload()
+        show_tab(page, "export")
+        page.click("#hub-again")
+        page.wait_for_selector("#export-hub [data-part=sent]", timeout=120_000)
+        assert sent in page.inner_text("#export-hub") and f"{hub.address}/me/my-orders" in page.content()
+        keep_picture(page, f"hub-sent-{language}")
+        repo = hub.repos["me/my-orders"]
+        assert repo["private"] and "adapter_model.safetensors" in repo["files"]
+        assert TOKEN not in page.content() and window.complaints == []
+    finally:
+        hub.close()

@@ -12,7 +12,9 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.exporters.gguf_file import GGUFS
+from studio.hub.access_token import NO_MIRROR
 from studio.services.exports import TARGETS, Estimate, ExportItem, describe
+from studio.services.hub_uploads import Uploads
 from studio.ui.context import ASKING
 from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
 from studio.ui.tabs.export.tab import ExportTab
@@ -94,6 +96,7 @@ def tab(context, monkeypatch):
     context.desk.log = {"older": [], "broken": [], "half": [], "done": []}
     context.desk.chat = FakeTalks(context.desk)
     context.desk.exports = FakeExports()
+    context.desk.uploads = Uploads(context.desk.exports, context.desk, lambda: NO_MIRROR)
     context.desk.sharing = SimpleNamespace(
         view=lambda: SimpleNamespace(connections=(SimpleNamespace(id="outside"),))
     )
@@ -123,7 +126,6 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     assert buttons == {"export-start": False, "export-start-merged": True} | packed, (
         "merged has too little memory"
     )
-    assert targets.count("not available yet") == 1
     context.desk.log = {}
     runs, targets, *_ = tab.enter(None, "", False)
     assert (
@@ -199,6 +201,27 @@ def test_exports_wait_for_a_run_and_say_what_is_gone(context, tab):
     context.desk.active = None
     targets = tab.show_targets("gone")
     assert "&lt;b&gt;" in targets and targets.count("disabled") == len(TARGETS)
+
+
+def test_what_goes_to_the_hub_is_private_and_of_a_known_form(context, tab):
+    hub = tab.hub
+    card = hub.show("done")
+    assert 'value="done"' in card and card.index("Private: only you") < card.index("Public: everybody")
+    assert "selected" not in card.split('id="hub-who"')[1].split("</select>")[0], "the first: private"
+    chosen = card.split('id="hub-form"')[1].split("</select>")[0]
+    assert 'value="adapter" selected' in chosen and "script" not in chosen and "ollama" not in chosen
+    wishes = (
+        ({"repo": "", "form": "adapter"}, "ui.hub.no_name"),
+        ({"repo": "../etc", "form": "adapter"}, "upload.name"),
+        ({"repo": "mine", "form": "script"}, "export.unknown"),
+        ({"repo": "mine", "form": "adapter", "licence": "my <b>own"}, "upload.licence"),
+    )
+    for form, refused in wishes:
+        with pytest.raises(StudioError) as error:
+            next(hub.hear({"do": "hub_look", "value": "", "form": form}, "done"))
+        assert error.value.what.id == refused
+    assert context.desk.uploads.job is None and not context.desk.exports.did
+    assert list(hub.hear(said("export", "adapter"), "done")) == [gr.skip()], "another card's button"
 
 
 @pytest.mark.parametrize("words", HOSTILE)

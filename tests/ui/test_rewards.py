@@ -115,6 +115,26 @@ def test_a_trial_refuses_and_after_mending_passes(section):
     assert "Norway" in card and "ui." not in re.sub(r"<[^>]*>", "", card)
 
 
+def test_refused_rewards_are_told_until_they_change_or_a_person_insists(section):
+    say, find = section.context.say, section.context.desk.trials.verdicts.find
+    press(section, "reward_add", "file")
+    press(section, "reward_remove", "0", **{"1.code": SAME})
+    assert "reward_insist" not in section._draw()
+    card = str(press(section, "reward_test", samples="0")[0])
+    assert say("ui.rewards.refused.start") in card and say("ui.rewards.insist") in card
+    assert find(rewards(section), section.context.draft().data) is not None
+    card = str(press(section, "reward_insist", "1")[0])
+    assert say("ui.rewards.insists") in card and all(one.insist for one in rewards(section))
+    press(section, "reward_keep")
+    assert all(one.insist for one in rewards(section)), "nothing was changed"
+    press(section, "reward_insist")
+    assert not any(one.insist for one in rewards(section))
+    press(section, "reward_insist", "1")
+    card = str(press(section, "reward_keep", **{"0.code": RIGHT})[0])
+    assert "reward_insist" not in card and not any(one.insist for one in rewards(section)), "other code"
+    assert find(rewards(section), section.context.draft().data) is None
+
+
 def test_foreign_code_is_shown_and_runs_only_once_confirmed(section, tmp_path):
     path = tmp_path / "theirs.py"
     ran = tmp_path / "ran"

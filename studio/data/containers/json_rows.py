@@ -21,6 +21,7 @@ from studio.data.formats.aliases import (
     SOURCES,
     TEXT,
 )
+from studio.data.formats.cells import is_asking
 from studio.data.formats.column_names import simplify
 
 LEAST_PARTS = 3
@@ -55,6 +56,10 @@ SIDES = frozenset(
 """Names of columns that hold turns; other names of several talks are their ids."""
 KEY_WORDS = 3
 """Words of an average key from which on keys are questions, or texts, and no names."""
+ID_CHARACTERS, ID = 8, re.compile(r"(?=.*[0-9])(?=.*[A-Za-z-])[A-Za-z0-9_:-]+")
+"""A code has digits and letters, and is as long; `answer_1` names a column."""
+ALONE = 0.8
+"""Of the first sides of pairs, so many are questions where each pair stands for itself."""
 WORDS = re.compile(r"[a-z]+")
 TRAINING = frozenset(("train", "training"))
 SPLITS = TRAINING | frozenset("test testing val valid validation dev development eval evaluation".split())
@@ -254,6 +259,19 @@ def _find_columns(value: Mapping[str, Any]) -> Rows | None:
     return None
 
 
+def _is_id(key: str) -> bool:
+    """Return whether a key is a number or a code, and no name."""
+    return key.isdigit() or (len(key) >= ID_CHARACTERS and ID.fullmatch(key) is not None)
+
+
+def _list_pairs(parts: list[list[list[str]]]) -> Rows:
+    """Return pairs under ids as rows where what is asked can be asked alone, else each list as one talk."""
+    pairs = [pair for part in parts for pair in part]
+    if sum(is_asking(asked) for asked, _ in pairs) >= ALONE * len(pairs):
+        return [{"column_1": asked, "column_2": said} for asked, said in pairs]
+    return [{TALK: part} for part in parts]
+
+
 def _is_pair(item: object) -> bool:
     return isinstance(item, list) and len(item) == 2 and all(isinstance(one, str) for one in item)
 
@@ -271,8 +289,12 @@ def _unwrap(part: object) -> object:
 def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
     """Return the rows of an object whose keys are their ids, or questions."""
     parts = list(value.values())
-    if len(parts) < LEAST_PARTS:
+    if len(parts) < (2 if all(map(_is_id, value)) else LEAST_PARTS):
         return None
+    if all(isinstance(part, list) and part and all(map(_is_pair, part)) for part in parts) and all(
+        map(_is_id, value)
+    ):
+        return _list_pairs(parts)
     if all(isinstance(part, dict) and part for part in parts):
         shared = {*parts[0]}.intersection(*parts)
         every = {*parts[0]}.union(*parts)

@@ -25,6 +25,8 @@ TECHNICAL = frozenset(
     "embedding timestamp checksum md sha mime encoding".split()
 )
 """Words in the names of what only tells something of the words beside it."""
+REMARKS, BRIEF_WORDS = frozenset(("note", "notes")), 8
+"""Words in the names of what is read beside a question where it says much, and else was remarked on the row."""
 WORD_CHARACTERS = 24
 """A longer line is more than a word, also in scripts without spaces."""
 
@@ -61,6 +63,10 @@ def _is_read(name: str, rows: Sequence[Values]) -> bool:
         return False
     if {*part_name(name)} & {"table", "tables"} and cells and all(map(_is_table, cells)):
         return True
+    if {*part_name(name)} & REMARKS and sum(map(count_words, map(say_material, cells))) < BRIEF_WORDS * len(
+        cells
+    ):
+        return False
     lines = [line for cell in cells for line in say_lines(cell)]
     read = sum((not is_word(line) or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines)
     return bool(lines) and 2 * read >= len(lines)

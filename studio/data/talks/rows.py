@@ -368,6 +368,8 @@ def _read_beside(main: MessagePlace, turns: Turns) -> tuple[dict[str, object], s
             elif key in TOOL_KEYS and "tools" not in found and cell and not (top and key == "tools"):
                 found["tools"] = cell
                 read |= {key} if top else set()
+    if "tools" not in found and (offered := _list_offered(main)):
+        found["tools"] = offered
     if "system" in found and turns and read_role(turns[0].get("role")) == "system":
         del found["system"]
         read -= {
@@ -375,6 +377,16 @@ def _read_beside(main: MessagePlace, turns: Turns) -> tuple[dict[str, object], s
             "context",
         }  # said twice, or otherwise: the person sees it among what is not used
     return found, read
+
+
+def _list_offered(main: MessagePlace) -> list[object]:
+    """Return the functions that are described beside the turns of a talk, each once."""
+    offered: list[object] = []
+    for cell in (
+        turn.get(key) for turn in _list_objects(main.owners[-1], main.path[-1]) for key in TOOL_KEYS
+    ):
+        offered += [one for one in cell if one not in offered] if isinstance(cell, (list, tuple)) else ()
+    return offered
 
 
 def _list_objects(owner: Values, key: str) -> Iterator[Values]:
@@ -406,6 +418,3 @@ def _list_prose(place: MessagePlace) -> Iterator[tuple[str, object]]:
 def to_side(key: str) -> bool:
     """Return whether a key holds an answer that was preferred, one that was not, or a label."""
     return simplify(key) in SIDES or "label" in part_name(key)
-
-
-__all__ = ["FoundTalks", "MessagePlace", "Turn", "recast", "say"]

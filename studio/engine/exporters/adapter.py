@@ -7,12 +7,16 @@ import shutil
 from pathlib import Path
 
 from studio.core.errors import StudioError
-from studio.core.i18n import Text, text
+from studio.core.i18n import Text, load_catalogue, text
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.models.architectures import holds_score, name_auto_class, read_architecture
+from studio.models.gguf.adapter_file import CONFIG
+from studio.models.served_adapter import find_unserved, serve_command
 from studio.models.token_list import BASE_CONFIG, has_tokens
 from studio.planning.memory_estimate import loaded_bytes
 
+SERVED_NAME = "tuned"
+"""What a server's clients call the adapter, until somebody names it otherwise."""
 SHARED_MEMORY = ("cpu", "mps")
 """Devices whose memory is the processor's."""
 
@@ -45,6 +49,7 @@ def write(job: ExportJob) -> None:
         raise StudioError(text("export.no_adapter"), problem, text("export.no_adapter.fix"))
     job.begin(text("export.phase.write"))
     _copy(job.run_folder / job.record.artifact, job.target)
+    _add_use(job)
     job.begin(text("export.phase.check"))
     tuned = load_artifact(job.run_folder, job.record, job.facts, job.plan)
     tokenizer = load_tokenizer(dataclasses.replace(job.facts, folder=str(job.target)))
@@ -71,7 +76,29 @@ def load_lines(folder: str, base: str) -> tuple[str, ...]:
         f"model = {cls}.from_pretrained({base!r}{settings}{', num_labels=1' if scores else ''})",
         *(enlarged if has_tokens(folder) else ()),
         f"model = PeftModel.from_pretrained(model, {folder!r})",
+        *_serve_lines(Path(folder), base),
     )
+
+
+def _serve_lines(folder: Path, base: str) -> tuple[str, ...]:
+    """Return vLLM's command as a remark behind the Python; nothing where it does not take the adapter."""
+    if not (folder / CONFIG).is_file() or find_unserved(folder) is not None:
+        return ()
+    return (f"# vLLM: {serve_command(folder, base, SERVED_NAME)}",)
+
+
+def _add_use(job: ExportJob) -> None:
+    """Write behind the card how vLLM serves the adapter, or why it does not."""
+    card = job.target / "README.md"
+    if not card.is_file() or not (job.target / CONFIG).is_file():
+        return
+    reason = find_unserved(job.target)
+    if reason is None:
+        base = job.facts.name if "/" in job.facts.name else "BASE"
+        told = f"- vLLM: `{serve_command(job.target, base, SERVED_NAME, 'FOLDER')}`"
+    else:
+        told = f"- vLLM does not serve it as an adapter: {load_catalogue('en').say(reason)} Export the run as `merged`."
+    card.write_text(f"{card.read_text(encoding='utf-8')}\n{told}\n", encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:

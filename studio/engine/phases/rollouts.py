@@ -58,6 +58,8 @@ def open_run_rewards(run: Run, data: PreparedData) -> RewardSet | None:
         return None
     if not run.recipe.rewards:
         raise StudioError(*(text(f"rollouts.no_reward{part}") for part in ("", ".why", ".fix")))
+    if any(spec.insist for spec in run.recipe.rewards):
+        run.warn(text("run.reward_insisted"))
     opened = open_rewards(run.recipe.rewards, folder=run.folder.path, seed=run.recipe.seed)
     return run.exits.enter_context(opened)
 

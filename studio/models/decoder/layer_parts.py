@@ -13,6 +13,7 @@ from studio.models.decoder.structure import (
     GROUPS,
     HEAD_NORM_FORMS,
     MLPS,
+    RESIDUAL_SCALES,
     ROUTERS,
     SHARED_MLPS,
     SINKS,
@@ -81,6 +82,12 @@ def find_norms(layer: nn.Module) -> dict[str, Norm]:
     if not places:
         raise Unlike(", ".join(sorted(children & name_parts())) or "input_layernorm")
     return {place: find_norm(layer, name) for place, name in places.items()}
+
+
+def read_residual_scale(layer: nn.Module) -> float:
+    """Return by what a layer multiplies its branches before they join the stream, 1 where by nothing."""
+    found = [vars(layer)[name] for name in RESIDUAL_SCALES if name in vars(layer)]
+    return float(found[0]) if found else 1.0
 
 
 def find_head_norms(

@@ -9,42 +9,38 @@ Where attention alone is another one, the model's own module stays in its place 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from studio_kernels.dispatch import ERRORS
 from torch import nn
 
 from studio.core.i18n import Text, text
+from studio.models.decoder.attention_spec import NO_ATTENTION, ModelReading, read_attention
 from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
-from studio.models.decoder.latent_spec import Latent, is_latent, read_latent
+from studio.models.decoder.latent_spec import Latent
 from studio.models.decoder.layer_parts import (
     PARTS,
     Unlike,
-    count_features,
     find_activation,
     find_child,
-    find_head_norms,
     find_linears,
     find_norm,
     find_norms,
-    find_value_norm,
     name_parameters,
+    read_residual_scale,
     refuse_dropout,
     refuse_strangers,
-    scalars_of,
 )
-from studio.models.decoder.own_inputs import Given, Mixer, OwnInputs, probe_layers, read_mixer
-from studio.models.decoder.query_scale import QueryScale, read_query_scale
-from studio.models.decoder.rotary import NO_ROTARY
-from studio.models.decoder.rotary_probe import Turning, find_turning
+from studio.models.decoder.own_inputs import Mixer, OwnInputs, probe_layers, read_mixer
+from studio.models.decoder.query_scale import QueryScale
+from studio.models.decoder.rotary_probe import Turning
 from studio.models.decoder.structure import (
     EXPERTS,
     FINAL_NORMS,
     MLPS,
     NORMS,
-    SINKS,
+    RESIDUAL_SCALES,
 )
 from studio.models.decoder.token_rows import TokenRows, read_rows
 from studio.models.new_tokens import unwrap_end
@@ -102,7 +98,7 @@ class LayerSpec:
     turning: Turning
     query_scale: QueryScale | None
     residual_scale: float
-    """By which attention's and MLP's results are multiplied before they join the stream (Granite)."""
+    """By which attention's and MLP's results are multiplied before they join the stream (Granite, MiniCPM3)."""
     output_scale: float
     """By which the layer's result is multiplied (Gemma 4)."""
 
@@ -194,7 +190,7 @@ def _read(model: nn.Module) -> DecoderSpec:
     layers, rotary = find_child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
     embedding, embedding_rows = _read_end(find_child(decoder, "embed_tokens"))
     inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
-    reading = _Reading(config, kinds or (), rotary, inputs)
+    reading = ModelReading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
     head, head_rows = _read_end(model.get_output_embeddings())
     if embedding_rows and head_rows and head_rows.parameter is embedding_rows.parameter:
@@ -232,36 +228,7 @@ def _logit_scale(config: Any) -> float:
     return float(scale or 1.0) / float(divisor or 1.0)
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What is known while a model's layers are read, one after another."""
-
-    config: Any
-    kinds: Sequence[str]
-    rotary: nn.Module | None
-    inputs: OwnInputs
-    turnings: dict[tuple, Turning] = field(default_factory=dict)
-    given: list[Given] | None = None
-    """What the model's own decoder gives its layers; asked for where one of them has a mixer that we do not know."""
-
-    def find_turning(
-        self, likeness: tuple, attention: nn.Module, table: str, qkv: tuple[nn.Module, ...], norm: Norm | None,
-        sizes: tuple[int, int, int],
-    ) -> Turning:  # fmt: skip
-        """Return how `attention` turns its keys, tried once for modules of one `likeness`; else see find_turning()."""
-        if likeness not in self.turnings:
-            turning = find_turning(attention, self.rotary, table, qkv, norm, sizes)
-            if turning is None:
-                raise Unlike("rotary_emb")
-            self.turnings[likeness] = turning
-        return self.turnings[likeness]
-
-    def kind(self, number: int) -> str:
-        """Return what the config calls a layer, "" where it has no names."""
-        return self.kinds[number] if self.kinds else ""
-
-
-def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
+def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSpec:
     owners = [found for name in MLPS if isinstance(found := getattr(layer, name, None), nn.Module)]
     if not owners:
         raise Unlike("mlp")
@@ -273,12 +240,12 @@ def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
     norms = find_norms(layer)
     if (mixture is layer) != ("routed_norm" in norms):
         raise Unlike(EXPERTS)
-    residual_scale = float(getattr(layer, "residual_multiplier", 1.0))
+    residual_scale = read_residual_scale(layer)
     if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
-        raise Unlike("residual_multiplier")
+        raise Unlike(RESIDUAL_SCALES[0])
     try:
         refuse_strangers(layer, "layer")
-        mixing = _read_attention(layer, number, reading)
+        mixing = read_attention(layer, number, reading)
     except Unlike as unlike:
         mixing = _read_mixer(layer, number, reading, unlike)
     experts = None if mixture is None else read_experts(mixture, reading.config.hidden_size)
@@ -306,96 +273,7 @@ def _read_layer(layer: nn.Module, number: int, reading: _Reading) -> LayerSpec:
     )
 
 
-def _read_attention(layer: nn.Module, number: int, reading: _Reading) -> dict[str, Any]:
-    """Return LayerSpec's fields of an attention that we compute by ourselves."""
-    attention, config, kind = find_child(layer, "self_attn"), reading.config, reading.kind(number)
-    sinks = getattr(attention, SINKS, None)
-    refuse_strangers(attention, "attention")
-    if reading.rotary is None:
-        raise Unlike("rotary_emb")
-    if getattr(attention, "attention_dropout", 0.0) or getattr(config, "attention_dropout", 0.0):
-        raise Unlike("attention_dropout")
-    if is_latent(attention):
-        return _read_latent(layer, reading, kind)
-    head_dim = int(attention.head_dim)
-    qkv = find_linears(layer, "qkv")
-    (output,) = find_linears(layer, "output")
-    query_width = count_features(output)[0]
-    together = sum(count_features(module)[1] for module in qkv)
-    tied = len(qkv) == 2
-    key_width = (together - query_width) // (2 - tied)
-    if query_width % head_dim or key_width % head_dim or query_width + (2 - tied) * key_width != together:
-        raise Unlike("self_attn")
-    heads = query_width // head_dim, key_width // head_dim
-    if sinks is not None and sinks.shape != heads[:1]:
-        raise Unlike(SINKS)
-    query_norm, key_norm = find_head_norms(layer, (query_width, key_width), head_dim)
-    table = _name_table(config, kind)
-    likeness = (table, scalars_of(attention), key_norm and key_norm.options)
-    turning = reading.find_turning(likeness, attention, table, qkv, key_norm, (*heads, head_dim))
-    if tied and (key_norm is None or turning.norm_last):
-        raise Unlike("v_proj")
-    return {
-        "mixer": None,
-        "latent": None,
-        "sinks": sinks,
-        "query_norm": query_norm,
-        "key_norm": key_norm,
-        "value_norm": find_value_norm(attention, head_dim),
-        "qkv": qkv,
-        "values_are_keys": tied,
-        "output": output,
-        "query_heads": heads[0],
-        "key_heads": heads[1],
-        "head_dim": head_dim,
-        "scale": float(attention.scaling),
-        "window": _window(attention, config, kind),
-        "softcap": float(getattr(attention, "attn_logit_softcapping", None) or 0.0),
-        "rotary": table if turning.rotated else NO_ROTARY,
-        "turning": turning,
-        "query_scale": read_query_scale(config),
-    }
-
-
-def _name_table(config: Any, kind: str) -> str:
-    """Return under which name the rotary module has the tables of layers of `kind`; "" where it has one for all."""
-    per_layer = isinstance(getattr(config, "rope_parameters", None), dict) and kind in config.rope_parameters
-    return kind if per_layer else ""
-
-
-def _read_latent(layer: nn.Module, reading: _Reading, kind: str) -> dict[str, Any]:
-    """Return LayerSpec's fields of an attention whose keys and values come from a narrow row."""
-    attention, config = layer.self_attn, reading.config
-    latent, qkv, norms, heads, head_dim = read_latent(layer)
-    (output,) = find_linears(layer, "output")
-    table = _name_table(config, kind)
-    likeness, sizes = (table, scalars_of(attention)), (0, 1, latent.rotary_dim)
-    turning = reading.find_turning(likeness, attention, table, qkv, None, sizes)
-    return NO_ATTENTION | norms | {
-        "mixer": None,
-        "latent": latent,
-        "qkv": qkv,
-        "output": output,
-        "query_heads": heads,
-        "key_heads": heads,
-        "head_dim": head_dim,
-        "scale": float(attention.scaling),
-        "window": _window(attention, config, kind),
-        "rotary": table if turning.rotated else NO_ROTARY,
-        "turning": turning,
-        "query_scale": read_query_scale(config),
-    }  # fmt: skip
-
-
-NO_ATTENTION = dict.fromkeys(
-    ("sinks", "query_norm", "key_norm", "value_norm", "latent", "output", "query_scale")
-)
-NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
-NO_ATTENTION |= {"qkv": (), "values_are_keys": False, "rotary": NO_ROTARY, "turning": Turning()}
-"""What is told of attention in a layer whose mixer is the model's own module."""
-
-
-def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: Unlike) -> dict[str, Any]:
+def _read_mixer(layer: nn.Module, number: int, reading: ModelReading, unlike: Unlike) -> dict[str, Any]:
     """Return LayerSpec's fields where the one child that is neither norm nor MLP runs as it is; else raise `unlike`."""
     known = (PARTS["layer"] | NORMS) - {"self_attn"}
     names = [name for name, _ in layer.named_children() if name not in known]
@@ -409,11 +287,3 @@ def _read_mixer(layer: nn.Module, number: int, reading: _Reading, unlike: Unlike
     if mixer is None:
         raise unlike
     return NO_ATTENTION | {"mixer": mixer}
-
-
-def _window(attention: nn.Module, config: Any, kind: str) -> int:
-    """Return how many tokens a token sees, 0 for all: EXAONE 4 names the window in layers that have none, too."""
-    if kind and "sliding" not in kind:
-        return 0
-    holder = attention if hasattr(attention, "sliding_window") else config
-    return int(getattr(holder, "sliding_window", None) or 0)

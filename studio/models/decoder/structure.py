@@ -83,6 +83,8 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
 the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, and of
 Gemma 4, whose experts stand beside its MLP, with a norm before them and one after each of both."""
+RESIDUAL_SCALES = ("residual_multiplier", "residual_scale")
+"""What layers call the number by which they multiply their branches: Granite's, MiniCPM3's."""
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
 """What decoders call the norm after their last layer."""
 HEAD_NORM_FORMS = (
@@ -332,7 +334,10 @@ def caps_scores(family: str, config: Mapping[str, Any]) -> bool:
 
 def list_scaled(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return which results, of `attention` and `mlp`, are multiplied before they join the residual stream."""
-    return ("attention", "mlp") if config.get("residual_multiplier") not in (None, 1, 1.0) else ()
+    scale, depth = config.get("residual_multiplier"), config.get("scale_depth")
+    if isinstance(depth, (int, float)):  # MiniCPM3 divides it by the root of its layers
+        scale = depth / max(1, first_int(config, "num_hidden_layers")) ** 0.5
+    return ("attention", "mlp") if scale not in (None, 1, 1.0) else ()
 
 
 def first_int(data: Mapping[str, Any], *keys: str) -> int:

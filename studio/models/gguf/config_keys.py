@@ -263,6 +263,13 @@ def _add_latent(keys: Keys, config: Mapping[str, Any]) -> None:
         keys["rope.scaling.yarn_log_multiplier"] = 0.1 * float(rope["mscale_all_dim"])
 
 
+def _add_latent_v2(keys: Keys, config: Mapping[str, Any]) -> None:
+    if config["topk_method"] != "greedy" and config["n_group"] > 1:
+        raise Unsaid("topk_method")  # llama.cpp ranks groups by the two best of each, DeepSeek V2 by the best
+    _add_latent(keys, {**config, "norm_topk_prob": False})  # which its code never looks at
+    keys["expert_gating_func"] = 1
+
+
 Add = Callable[[Keys, Mapping[str, Any]], Keys | None]
 SPECIAL: Mapping[str, Add] = {
     "gemma3_text": _add_gemma3,
@@ -277,6 +284,7 @@ SPECIAL: Mapping[str, Add] = {
     "qwen3_5_text": _add_qwen35,
     "qwen3_5_moe_text": _add_qwen35,
     "deepseek_v3": _add_latent,
+    "deepseek_v2": _add_latent_v2,
     "olmo3": _add_windows,
     "exaone4": _add_exaone4,
 }

@@ -37,6 +37,8 @@ def section_card(recipe: Recipe, wish: Mapping[str, int], context: Context) -> M
             f"{say(one.message)} {say(one.fix)}"
             for one in context.desk.reward_code.find_problems(recipe.rewards, confirmed=False)
         ],
+        refused=context.desk.trials.verdicts.find(recipe.rewards, recipe.data),
+        insists=any(one.insist for one in recipe.rewards),
         wish=wish,
         model=recipe.model.source,
         data=recipe.data.source,

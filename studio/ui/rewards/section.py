@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from studio.ui.rewards.cards import section_card, trial_card
 from studio.ui.shell.html_events import read_said
 
 LOOK_EVERY_S = 0.3
-DOES = ("reward_keep", "reward_add", "reward_remove", "reward_confirm", "reward_test")
+DOES = ("reward_keep", "reward_add", "reward_remove", "reward_confirm", "reward_test", "reward_insist")
 """What buttons and fields say, with all fields of the section. Two of them in one moment can both arrive as the later
 one: each says of how many rewards, so that one that adds or removes is heard once.
 """
@@ -88,7 +89,7 @@ class RewardsSection:
                 told = now
                 yield [gr.skip(), trial_card(job, self.context)]
             time.sleep(LOOK_EVERY_S)
-        yield [gr.skip(), trial_card(job, self.context)]
+        yield [self._draw(), trial_card(job, self.context)]
 
     # What the buttons do --------------------------------------------------------------------------------------------
 
@@ -98,14 +99,18 @@ class RewardsSection:
         Raises StudioError for what is no value, once all others are kept.
         """
         refused: list[StudioError] = []
+        written = False
         rewards = self.context.draft().rewards
         for place, spec in enumerate(rewards):
             code, path = form.get(f"{place}.code"), path_of(spec)
             shelf = self.context.desk.reward_code
             if isinstance(code, str) and path is not None and shelf.is_own(path):
+                before = shelf.read(path) if path.exists() else None
                 shelf.write(path, code)
+                written |= shelf.read(path) != before
         made = tuple(_read_spec(spec, place, form, refused) for place, spec in enumerate(rewards))
-        if made != rewards:
+        if made != rewards or written:
+            made = tuple(dataclasses.replace(one, insist=False) for one in made)
             self._change(lambda found: made if found == rewards else found)
         for name, (low, high) in FIGURES.items():
             found = read_number(str(form.get(name, "")), whole=True)
@@ -133,6 +138,9 @@ class RewardsSection:
         for place, spec in enumerate(self.context.draft().rewards):
             if str(place) == value and (path := path_of(spec)) is not None:
                 self.context.desk.reward_code.confirm(path)
+
+    def _insist(self, value: str) -> None:
+        self._change(lambda rewards: tuple(dataclasses.replace(one, insist=bool(value)) for one in rewards))
 
     def _test(self, value: str) -> None:
         """Start a trial of the draft's rewards on its data, with answers of its model. Raises StudioError."""
@@ -190,9 +198,7 @@ def _read_spec(
     try:
         knobs = list_options(get_kind(spec.name))
     except StudioError:
-        return RewardSpec(
-            name=spec.name, weight=float(weight), options=options
-        )  # the card says what is wrong
+        return dataclasses.replace(spec, weight=float(weight))  # the card says what is wrong
     for knob in knobs:
         found = form.get(f"{place}.{knob.path}")
         if found is None:
@@ -205,4 +211,4 @@ def _read_spec(
         options.pop(knob.path, None)
         if read != knob.default:
             options[knob.path] = list(read) if isinstance(read, tuple) else read
-    return RewardSpec(name=spec.name, weight=float(weight), options=options)
+    return dataclasses.replace(spec, weight=float(weight), options=options)

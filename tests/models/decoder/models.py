@@ -124,6 +124,13 @@ FAMILIES = {
             "qk_nope_head_dim": 16, "v_head_dim": 24, "num_key_value_heads": 4, "head_dim": 8,
         },
     ),
+    "minicpm3": (  # the same without experts, its branches multiplied
+        transformers.MiniCPM3Config,
+        TOKENS | {
+            "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+            "num_key_value_heads": 4, "head_dim": 8, "scale_depth": 1.1, "dim_model_base": 32,
+        },
+    ),
     "latent_halves": (
         transformers.DeepseekV3Config,
         TOKENS | {

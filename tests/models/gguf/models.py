@@ -64,6 +64,11 @@ MODELS = {
     ),
 }  # fmt: skip
 MODELS |= {
+    "deepseek2": (
+        transformers.DeepseekV2Config,
+        FAMILIES["latent_v2"][1] | {"first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                                    "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+    ),
     "qwen2": FAMILIES["qwen2"],
     "gemma": (transformers.GemmaConfig, {}),
     "exaone4": (transformers.Exaone4Config, TOKENS | {"sliding_window": None, "layer_types": ["full_attention"] * 3}),

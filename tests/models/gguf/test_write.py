@@ -28,6 +28,10 @@ REFUSED = {
     "no_rope_layers": FAMILIES["smollm3"],
     "hidden_act": (transformers.LlamaConfig, {"hidden_act": "gelu"}),
     "norm_topk_prob": (transformers.Qwen3MoeConfig, EXPERTS | {"norm_topk_prob": False}),
+    "topk_method": (
+        transformers.DeepseekV2Config,
+        MODELS["deepseek2"][1] | {"n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy"},
+    ),
 }  # fmt: skip
 """What llama.cpp takes from the architecture: a model that differs there is refused, naming the setting."""
 

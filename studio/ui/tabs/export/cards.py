@@ -14,8 +14,6 @@ from studio.ui.cards import Say, note_card
 from studio.ui.quantities import size_words
 from studio.ui.templates import render
 
-LATER = ("hub",)
-"""What later versions bring, shown so that nobody looks for it."""
 FILES_SHOWN = 12
 LOSSES = (("tiny", 0.001), ("small", 0.005), ("some", float("inf")))
 """What a loss is called up to so many nats a token."""
@@ -24,7 +22,7 @@ FILES, FOLDERS = ("gguf_", "ollama", "adapter_gguf"), ("fp8", "w4a16", "mlx")
 
 
 def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: str, run: str = "") -> Markup:
-    """Return a card for each place with its forms and what each takes, loses and is checked by, and those to come.
+    """Return a card for each place with its forms and what each takes, loses and is checked by.
 
     waits: why none can be exported now.
     """
@@ -34,7 +32,7 @@ def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: 
         for place, found in forms.items()
         if found
     ]
-    return render("tabs/export/targets.html", say, places=places, later=LATER, waits=waits, run=run)
+    return render("tabs/export/targets.html", say, places=places, waits=waits, run=run)
 
 
 def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from studio.ui.tabs.export.cards import (
     target_cards,
     working_card,
 )
+from studio.ui.tabs.export.hub_card import STOP, HubCard
 
 LOOK_EVERY_S = 0.3
 NOTHING = [gr.skip()] * 3
@@ -62,6 +63,7 @@ class ExportTab:
             )
             self.targets = gr.HTML("", elem_id="export-targets")
             self.result = gr.HTML("", elem_id="export-result")
+            self.hub = HubCard(context)
             self.voice = make_voice("#tab-export", "export-said")
             self.takeaway = make_escape("#tab-export", "export-takeaway")
             self.wanted = gr.Textbox(visible=False)
@@ -82,8 +84,14 @@ class ExportTab:
             js=RUN_OF_ADDRESS,
         )
         on(tab.select, self.watch, [self.run], shown)
+        on(tab.select, self.hub.watch, [self.run], [self.hub.card])
         on(self.run.input, self.show_targets, [self.run], [self.targets])
+        on(self.run.input, self.hub.show, [self.run], [self.hub.card])
         on(self.voice.said, self.hear, [self.voice, self.run], shown, trigger_mode="multiple")
+        heard = on(
+            self.voice.said, self.hub.hear, [self.voice, self.run], [self.hub.card], trigger_mode="multiple"
+        )
+        on(heard.then, self.list_items, [], [self.items])  # what is sent is exported first
 
     def enter(self, run: str | None, wanted: str, seen: bool) -> list[Any]:
         """Return the picker, the forms and the list of a page that opens this tab.
@@ -99,7 +107,7 @@ class ExportTab:
         return [
             gr.update(choices=names, value=chosen),
             self.show_targets(chosen),
-            self._list(self._is_local()),
+            self.list_items(),
             True,
         ]
 
@@ -144,14 +152,14 @@ class ExportTab:
                 )
             exports.start(*part_state(run, value))
             yield from self.watch(run)
-        elif do == "stop" and exports.job is not None:
+        elif do == "stop" and value != STOP and exports.job is not None:
             exports.job.stop()
             yield NOTHING
         elif do == "delete":
             freed_bytes = exports.delete(value)
             gr.Info(say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
             gone = exports.job is not None and exports.job.ended and exports.job_target == value
-            yield [self.show_targets(run), "" if gone else gr.skip(), self._list(self._is_local())]
+            yield [self.show_targets(run), "" if gone else gr.skip(), self.list_items()]
         else:
             if do == "open" and self._is_local():
                 exports.open_folder(value)
@@ -187,6 +195,10 @@ class ExportTab:
         if type(job.error).__name__ == "ExportStopped":
             return stopped_card(say)
         return error_card(self.context.say_error(job.error))
+
+    def list_items(self) -> str:
+        """Return what was exported, for the page that asks."""
+        return self._list(self._is_local())
 
     def _list(self, local: bool) -> str:
         return items_card(self.context.desk.exports.items(), self.context.say, local=local)

@@ -57,7 +57,7 @@ def check_card(problems: Sequence[Problem], recipe: Recipe, say: Say) -> Markup:
 
     A button for a change that helps says {do: "way", value: the change as JSON}.
     """
-    labels = {knob.path: say(knob.label) for knob in knobs_of(Recipe)}
+    labels = {knob.path: say(knob.label) for knob in knobs_of(Recipe)} | {"rewards": say("ui.rewards.title")}
     errors = sum(problem.severity == "error" for problem in problems)
     if errors:
         title, kind = say("ui.check.errors", count=errors), "bad"
