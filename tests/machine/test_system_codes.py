@@ -61,3 +61,10 @@ def test_the_meaning_stands_behind_the_number():
     assert (
         spell_out("cudaErrorNoDevice") == "cudaErrorNoDevice (CUDA error: no CUDA-capable device is detected)"
     )
+    assert spell_out("IoError(Os { code: 5, kind: PermissionDenied,").endswith(
+        "PermissionDenied (Permission denied),"
+    )
+    assert spell_out("mapping: <torch_1>, error code: <1455>").endswith("<1455> (WinError 1455)")
+    assert spell_out("cuda runtime error (30) : unknown error at ./a.cpp:9").endswith(
+        "unknown error (CUDA error: unknown error) at ./a.cpp:9"
+    )

@@ -234,7 +234,7 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
-        source, source_line, asserted, occurred = "", 0, set(), False
+        source, source_line, raising, asserted, occurred = "", 0, ("", 0), set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -294,14 +294,17 @@ class Reading:
             if bare.strip(" \t^~") and not marked:
                 source = bare.strip() if weight == NOTHING and not frame else ""
                 source_line = len(self._blocks) - 1
+                if frame or source.startswith(("assert ", "raise ")):
+                    raising = (source, source_line)
         if occurred and frames and not found[-1].frames:
             found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
-        if frames and source and not linked:
-            untold = _untold(source, tuple(frames), self._starts[source_line])
-            if untold is not None and all(one.type != untold.type for one in found):
-                found.append(untold)
-                self._blocks[source_line], frames = len(found) - 1, []
-                asserted.add(source_line)
+        untold = (
+            _untold(raising[0], tuple(frames), self._starts[raising[1]]) if frames and not linked else None
+        )
+        if untold is not None and all(one.type != untold.type for one in found):
+            found.append(untold)
+            self._blocks[raising[1]], frames = len(found) - 1, []
+            asserted.add(raising[1])
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
@@ -320,13 +323,10 @@ class Reading:
 
 def _mark_found(raised: list[Raised]) -> Iterator[Raised]:
     """Yield `raised`, with those marked that call a package missing which the exception before them went through."""
-    before: Raised | None = None
-    for one in raised:
+    for before, one in zip([None, *raised], raised, strict=False):
         told = WANTED.search(one.message) if one.linked and one.type == "ImportError" else None
-        named = told["name"].replace("-", "_").lower() if told else ""
-        there = named and before is not None and named in before.packages
+        there = told and before and told["name"].replace("-", "_").lower() in before.packages
         yield replace(one, found_there=True) if there else one
-        before = one
 
 
 def _lines(words: str) -> Iterator[tuple[int, str]]:

@@ -95,8 +95,26 @@ EXIT = re.compile(
     rf"(?:\b{ENDED}|\bstatus)[\s:=(]{{0,4}}(?P<number>-?\d{{1,10}}|0x[0-9a-f]{{8}})\b(?! ?\()(?!\.\d)",
     re.IGNORECASE,
 )
+RUST: Mapping[str, str] = {
+    "NotFound": "No such file or directory",
+    "PermissionDenied": "Permission denied",
+    "StorageFull": "No space left on device",
+    "ReadOnlyFilesystem": "Read-only file system",
+    "QuotaExceeded": "Disk quota exceeded",
+    "ConnectionRefused": "Connection refused",
+    "ConnectionReset": "Connection reset by peer",
+    "OutOfMemory": "Cannot allocate memory",
+}
+"""What Rust calls the system's errors in what it shows of them (std::io::ErrorKind)."""
+RUST_ERROR = re.compile(r"\bOs \{ code: \d+, kind: (?P<kind>\w+)")
 WINDOWS_ERROR = re.compile(r"\berror code: <(?P<number>\d{1,5})>")
 """As PyTorch's own files say a number of Windows."""
+OLD_CUDA = re.compile(
+    r"\bcuda runtime error \(\d{1,4}\) ?: (?P<words>[a-z][\w ,'-]{4,80}?)(?= at [./\\]|$)|"
+    r"THCudaCheck FAIL [^\n]{1,200}? error=\d{1,4} : (?P<checked>[a-z][\w ,'-]{4,80})",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""How PyTorch before 1.5 said what it says as "CUDA error: ..." now."""
 NAMED = re.compile(
     r"(?<!`)\b(?:CUDA_ERROR_(?P<driver>[A-Z_]{3,40})|cudaError(?P<runtime>[A-Z][A-Za-z]{2,40}))\b"
 )
@@ -114,6 +132,10 @@ def spell_out(words: str) -> str:
         said = not meaning or (lead + meaning.partition(":")[0]).lower() in lower
         return found[0] if said else f"{found[0]} ({lead}{meaning})"
 
+    words = OLD_CUDA.sub(
+        lambda found: explain(found, found["words"] or found["checked"], "CUDA error: "), words
+    )
+    words = RUST_ERROR.sub(lambda found: explain(found, RUST.get(found["kind"], "")), words)
     words = WINDOWS_ERROR.sub(lambda found: explain(found, f"WinError {found['number']}"), words)
     words = EXIT.sub(lambda found: explain(found, _meaning_of(found["number"])), words)
     if "cuda_error_" not in lower and "cudaerror" not in lower:

@@ -58,6 +58,18 @@ FAILURES = (
         code="K86",
     ),
     Failure(
+        # It comes with NVIDIA's driver, and into a container with the card.
+        "smi_absent",
+        said(
+            r"exec: \\?\"nvidia-smi\\?\": executable file not found",
+            r"(?:^|[\s:])nvidia-smi: (?:command )?not found\s*$",
+            r"'nvidia-smi' is not recognized|The term 'nvidia-smi' is not recognized",
+            r"No such file or directory: '?nvidia-smi\b",
+        ),
+        (Remedy("smi_driver"), Remedy("smi_container")),
+        code="C91",
+    ),
+    Failure(
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
@@ -89,6 +101,8 @@ FAILURES = (
             r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
             r"\w\.exe: command not found",
+            r"nvidia-smi(?:\\?['\"])?: (?:command|executable file) not found",
+            r"'nvidia-smi' is not recognized|: 'nvidia-smi'$",
             r"'wsl(?:\.exe)?' is not recognized|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
             *OF_ANOTHER,
         ),

@@ -335,6 +335,17 @@ FAILURES = (
         severity="blocked",
     ),
     Failure(
+        # As programs beside PyTorch say it that bring no libraries of CUDA; the name holds the version.
+        "cuda_part",
+        said(
+            r"(?P<name>(?:lib)?(?:cudart|cublas|cudnn|nvrtc|cusparse|cusolver|cufft|curand)[\w.-]*?\.(?:dll|so[.\d]*))"
+            r"\W{0,3}(?:is |was )?(?:not found(?! in any)|cannot be (?:found|loaded)|could not be (?:found|loaded))",
+        ),
+        (Remedy("cuda_of_part", needs=("name",)), Remedy("newer_program")),
+        code="C92",
+        unless=said(r"bitsandbytes"),
+    ),
+    Failure(
         "cuda_library",
         said(
             # Found, but not what it needs itself: zlib for cuDNN, or the rest of an unfinished installation.

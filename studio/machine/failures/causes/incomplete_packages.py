@@ -39,7 +39,7 @@ ALWAYS_THERE = {
     "wandb": "init login",
 }
 """What every version of a package has: where it lacks that, not the package was loaded."""
-COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
+COMPILED = re.compile(r"(?:^|(?<!utils)\.)(?:_\w+|lib|C)$")
 """What packages call the part that is compiled, beside the part in Python that asks for its names."""
 
 
@@ -48,7 +48,12 @@ def read_hollow(reading: Reading) -> Values:
     raised = reading.last
     if raised is not None and raised.type == "AttributeError":
         found = MODULE_ATTRIBUTE.search(raised.message)
-        hollow = found is not None and found["name"] in ALWAYS_THERE.get(found["module"], "").split()
+        there = f"{ALWAYS_THERE.get(found['module'], '')} __version__".split() if found else []
+        hollow = (
+            found is not None
+            and found["name"] in there
+            and found["module"] in LIBRARIES | ALWAYS_THERE.keys()
+        )
         hollow = hollow and "partially initialized" not in raised.message
     else:
         found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None

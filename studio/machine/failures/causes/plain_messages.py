@@ -52,6 +52,14 @@ CALLERS = frozenset(
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"](?P<words>[^\n]{0,300})")
 FILLED = re.compile(r"\{[^}\n]*\}")
+OF_TENSORS = re.compile(
+    r"tensors?\b|\bd?types?\b|shape|\bsizes?\b|\bdim|grad|\bdevices?\b|\bcuda|float|\bu?int\d|\bbool\b|\bindex|"
+    r"\bmat\d|stride|storage|scalar|\bops?\b|operator|\bimplement|\bexpected\b|\belements?\b|engine",
+    re.IGNORECASE,
+)
+"""What PyTorch's own sentences are about."""
+FEW_LINES = 3
+"""A text of no more lines is what a program said, without a log around it."""
 UNPACKED = re.compile(r"(?:too many|not enough|need more than \d+) values? to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
@@ -78,9 +86,13 @@ def read_message(reading: Reading) -> tuple[str, str]:
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
         # What a program says under its own name is not of tensors.
         named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
-        inner = (inner or (raised.type == "RuntimeError" and not raised.frames)) and not named
+        bare = raised.type == "RuntimeError" and not raised.frames and OF_TENSORS.search(raised.message)
+        inner = (inner or bare) and not named
         return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
+    if not logged:
+        lines = [line.strip() for line in reading.words.split("\n") if line.strip(" \t^~-=")]
+        logged = lines[-1:] if len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
 
 

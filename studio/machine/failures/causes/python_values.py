@@ -107,6 +107,13 @@ FAILURES = (
         strength=0.3,
     ),
     Failure(
+        # A number of so many digits in a list of tokens is a token's.
+        "token_absent",
+        said(r"ValueError: (?P<name>\d{5,6}) is not in list"),
+        (Remedy("files_of_one_time"), Remedy("upgrade_all")),
+        code="V87",
+    ),
+    Failure(
         "value_absent",
         None,
         (Remedy("print_both"), Remedy("print_row")),

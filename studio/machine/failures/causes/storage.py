@@ -235,7 +235,7 @@ FAILURES = (
         doubt=Doubt("disk_full", "df", asked=True),
         unless=said(
             r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
-            r"122)\)|[Qq]uota exceeded"
+            r"122)\)|[Qq]uota exceeded|\(Permission denied\)"
         ),
     ),
     Failure(

@@ -248,7 +248,7 @@ FAILURES = (
         said(
             r"\[Errno 2\] No such file or directory: ['\"](?P<path>[^'\"\n]*?"
             r"(?P<name>(?:adapter_|generation_|tokenizer_|preprocessor_|processor_)?config\.json|tokenizer\.(?:json|model)|(?:pytorch_)?model[\w.-]*\."
-            r"(?:safetensors|bin)(?:\.index\.json)?|adapter_model\.\w+|params\.json|vocab\.json|merges\.txt))['\"]"
+            r"(?:safetensors|bin)(?:\.index\.json)?|adapter_model\.\w+|lit_model\.pth|consolidated\.\d+\.pth|params\.json|vocab\.json|merges\.txt))['\"]"
         ),
         (Remedy("model_files", needs=("name",)), Remedy("check_path")),
         code="D252",
@@ -379,6 +379,7 @@ FAILURES = (
         (RESTART, CLOSE_PROGRAMS, UPDATE_DRIVER),
         code="C18",
         doubt=Doubt("gpu_memory", "smi"),
+        unless=said(r"StorageSharing\.cpp"),
     ),
     Failure(
         # A kernel of no elements at all, or of more blocks than a card takes.
