@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from studio.core.events import AnswersScored, HeldOutScore, Warned
-from studio.core.i18n import text
+from studio.core.i18n import Text, text
 from studio.core.metrics import METRICS
 from studio.core.metrics.metric import AnsweredRow, AnswerMetric, Counts, MetricSettings
 from studio.core.metrics.suggest import suggest_metrics
@@ -48,6 +48,8 @@ class HeldOutAnswers:
         self._rows: list[AnsweredRow] = []
         self.places: list[int] = []
         """Numbers of the rows that are questions, in the order in which they are asked."""
+        self.looked_at = self.too_long = 0
+        """Rows that were held to be questions, and those of them whose answer is too long to be one."""
         order = np.random.default_rng(seed).permutation(len(rows)).tolist() if count else []
         if asked is not None:
             self.places = order[:count]
@@ -95,6 +97,14 @@ class HeldOutAnswers:
         """How many questions there are."""
         return len(self._rows)
 
+    @property
+    def left_out(self) -> Text | None:
+        """What the score does not tell of, None where it tells of all that was looked at."""
+        if not self.too_long:
+            return None
+        given = {"count": self.too_long, "rows": self.looked_at, "tokens": LONGEST_ANSWER_TOKENS}
+        return text("score.too_long" if self.rows else "score.all_too_long", **given)
+
     def score(self, base: Mapping[str, float], step: int) -> AnswersScored | None:
         """Return what the model, of `step`, is worth now; None where there is nothing to score.
 
@@ -120,10 +130,14 @@ class HeldOutAnswers:
 
     def _take(self, row: Example) -> bool:
         """Take a row that is a question with an answer; return whether it is one."""
+        self.looked_at += 1
         length = row.lengths[0]
         begin, end = find_answer(row.trained[:length], lambda begins: len(begins) - 1)
-        if begin <= 1 or not 0 < end - begin <= LONGEST_ANSWER_TOKENS:
-            return False  # a text without a question, or an answer that nobody gives twice
+        if begin <= 1 or end <= begin:
+            return False  # a text without a question
+        if end - begin > LONGEST_ANSWER_TOKENS:
+            self.too_long += 1
+            return False
         prompt, expected = row.token_ids[:begin].tolist(), row.token_ids[begin:end].tolist()
         self._prompts.append((prompt, 2 * len(expected) + 8))
         asked = self._answers.tokenizer.decode(prompt, skip_special_tokens=True)

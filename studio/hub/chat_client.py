@@ -1,7 +1,7 @@
 """Questions to a model behind an OpenAI-compatible address that a person named; nothing is sent anywhere else.
 
-POST ADDRESS/chat/completions, as the address's own key holder: the key is taken from KEY_VARIABLE and goes to that
-address alone. Without https only this machine and its network are asked. Redirections are not followed.
+POST ADDRESS/chat/completions, as the address's own key holder: the key is given, or taken from KEY_VARIABLE, and goes
+to that address alone. Without https only this machine and its network are asked. Redirections are not followed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ SAID_CHARACTERS = 200
 class ChatClient:
     """One address and one of its models."""
 
-    def __init__(self, address: str, model: str = "") -> None:
-        """`model`: its name there; "" takes the only, or the first, that the address lists. Raises StudioError."""
+    def __init__(self, address: str, model: str = "", key: str = "") -> None:
+        """`model`: its name there; "" takes the only, or the first, that the address lists. Raises StudioError.
+
+        `key`: held in memory alone; "" takes that of KEY_VARIABLE.
+        """
         self.address = address.rstrip("/")
         _require_address(self.address)
+        self._key = key.strip() or os.environ.get(KEY_VARIABLE, "").strip()
+        if not (
+            self._key.isascii() and self._key.isprintable()
+        ):  # a header would be cut, or hold another one
+            raise StudioError(*(text(f"chat_client.key{part}") for part in ("", ".why", ".fix")))
         self._opener = urllib.request.build_opener(
             _NoRedirects(), urllib.request.HTTPSHandler(context=_trust())
         )
@@ -61,8 +69,8 @@ class ChatClient:
 
     def _call(self, path: str, body: Mapping[str, Any] | None) -> Any:
         headers = {"User-Agent": "finetune-studio", "Accept": "application/json"}
-        if key := os.environ.get(KEY_VARIABLE, "").strip():
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -86,6 +94,8 @@ class ChatClient:
             raise self._refuse("chat_client.odd") from error
 
     def _refuse(self, id: str, reason: str = "") -> StudioError:
+        if self._key:  # an address may say back what it was sent
+            reason = reason.replace(self._key, "…")
         why = literal(reason) if reason else text(f"{id}.why")
         return StudioError(text(id, address=self.address), why, text("chat_client.fix"), exit_code=1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,6 +12,7 @@ from safetensors.torch import load_file
 from studio.core.events import AnswersScored, EvalLogged, RunPlanned, Warned
 from studio.engine.best_weights import BestWeights
 from studio.engine.training_answers import TrainingAnswers
+from tests.conftest import chat_rows
 
 HELD_OUT = {"data.validation_share": 0.3, "run.eval_every": 1}
 WILD = HELD_OUT | {"run.early_stopping": 3, "optim.learning_rate": 0.5, "optim.epochs": 20}
@@ -137,6 +141,42 @@ def test_no_score_where_there_is_nothing_to_answer(ran, jsonl, tmp_path):
     assert result.record.state == "finished" and result.of(AnswersScored) == [] and result.record.scores == ()
     assert ran(HELD_OUT | {"run.scored_rows": 0}).of(AnswersScored) == []
     assert ran({"data.validation_share": 0.0}).of(AnswersScored) == []
+
+
+@pytest.mark.parametrize("short", [24, 0])
+def test_answers_that_are_too_long_to_be_scored_are_counted(ran, jsonl, tmp_path, tiny_models, short):
+    model = shutil.copytree(tiny_models(), tmp_path / "longer")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    write = json.dumps(config | {"max_position_embeddings": 1024})
+    (model / "config.json").write_text(write, encoding="utf-8")
+    long = [
+        {
+            "messages": [
+                {"role": "user", "content": f"say {i}"},
+                {"role": "assistant", "content": "fox " * 530},
+            ]
+        }
+        for i in range(8)
+    ]
+    file = jsonl(tmp_path / "rows.jsonl", [*chat_rows(short), *long])
+    changes = {
+        "model.source": str(model),
+        "data.source": str(file),
+        "data.max_length": 1024,
+        "optim.max_steps": 1,
+    }
+    result = ran(HELD_OUT | changes | {"data.validation_share": 0.5, "run.eval_every": 0})
+    assert result.record.state == "finished", result.log
+    [told] = [event.message for event in result.of(Warned) if event.message.id.startswith("score.")]
+    held_out = (short + len(long)) // 2
+    assert told.values["rows"] == held_out and told.values["tokens"] == 512
+    if short:
+        (scored,) = result.of(AnswersScored)
+        assert told.id == "score.too_long" and 0 < told.values["count"] < held_out
+        assert scored.scores[0].rows == held_out - told.values["count"]
+    else:
+        assert told.id == "score.all_too_long" and told.values["count"] == held_out
+        assert result.of(AnswersScored) == []
 
 
 def test_memory_that_runs_out_ends_the_score_and_not_the_run(ran, monkeypatch):

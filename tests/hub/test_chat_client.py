@@ -67,6 +67,21 @@ def test_a_question_is_answered_by_the_model_that_is_listed(server, monkeypatch)
     assert body == {"model": "judge-1", "messages": QUESTION, "temperature": 0, "max_tokens": 9}
 
 
+def test_a_key_that_is_given_goes_first_and_is_told_to_nobody(server, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "other-key")
+    address = server(completions=(401, b"no such key: given-key"))
+    with pytest.raises(StudioError) as refused:
+        ChatClient(address, "wise", " given-key ").ask(QUESTION, max_tokens=9)
+    assert server.seen[0][1]["Authorization"] == "Bearer given-key"
+    assert "no such key: …" in str(refused.value) and "given-key" not in str(refused.value)
+
+
+def test_a_key_that_would_be_another_header_is_refused(server):
+    with pytest.raises(StudioError) as refused:
+        ChatClient(server(), "wise", "key\r\nHost: elsewhere")
+    assert refused.value.what.id == "chat_client.key" and not server.seen
+
+
 def test_without_a_key_none_is_sent(server, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     client = ChatClient(server(completions=(200, say("x"))), "named")

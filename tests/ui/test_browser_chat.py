@@ -11,6 +11,7 @@ import pytest
 from studio.core.recipe import change_recipe
 from studio.machine.workspace import open_workspace
 from studio.services.chat_history import TalkFiles
+from tests.hub.test_chat_client import say, server  # noqa: F401 - a fixture
 from tests.ui.browser import (
     show_tab,
     wait_for,
@@ -23,6 +24,9 @@ QUESTIONS = [
     "Please send nine orange carpets to Vienna for Farid.",
     "Two red rings for Bella in Turin, please.",
 ]
+
+
+KEY = "sk-of-a-judge-7341"
 
 
 @pytest.fixture
@@ -252,3 +256,33 @@ def test_other_programs_are_answered_while_the_switch_is_on(start_studio, run, l
     page.wait_for_selector("#chat-address [data-on=no]")
     with pytest.raises(httpx.TransportError):
         ask()
+
+
+def test_a_judge_scores_by_mouse_and_its_key_is_kept_nowhere(start_studio, run, server, tmp_path):  # noqa: F811
+    address = server(
+        models=(200, b'{"data": [{"id": "wise"}]}'), completions=(200, say("Fine.\nScore: 7/10"))
+    )
+    window = start_studio("en")
+    page = window.open("en")
+    show_tab(page, "chat")
+    page.wait_for_function("document.querySelectorAll('#chat-tuned .foot').length > 0")
+    page.click("#chat-tab-test-button")
+    file = tmp_path / "questions.txt"
+    file.write_text("\n".join(QUESTIONS), encoding="utf-8")
+    page.set_input_files("#chat-test-file input[type=file]", str(file))
+    page.wait_for_selector("#chat-test-file .file-preview")
+    page.click("#chat-test-judge > button")
+    page.click("#chat-test-judge-kind label:nth-of-type(2)")
+    page.fill("#chat-test-judge-address input, #chat-test-judge-address textarea", address)
+    page.fill("#chat-test-judge-key input", KEY)
+    page.fill("#chat-test-judge-rubric textarea", "Friendly answers are worth 10.")
+    page.click("#chat-test-start")
+    page.wait_for_selector("#chat-test-result .totals")
+    assert page.inner_text("#chat-test-result .totals").count("70.0 %") == 2, "both models, by the judge"
+    asked = [one for one in server.seen if one[0].endswith("completions")]
+    assert len(asked) == 2 * len(QUESTIONS)
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for _, headers, _ in server.seen)
+    assert all("Friendly answers" in body["messages"][0]["content"] for _, _, body in asked)
+    assert KEY not in page.content()
+    kept = [path for path in window.workspace.root.rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if KEY.encode() in path.read_bytes()]

@@ -23,11 +23,13 @@ from studio.engine.confidence import bound_value
 from studio.engine.run_states import StatePlace
 from studio.services.chat_service import LoadedModel
 from studio.services.evaluation_result import BASE, Contender, EvaluationResult, Side, compare_sides
+from studio.services.judges import LocalJudge
 from studio.ui.tabs.chat.answer_text import show_answer
 from studio.ui.tabs.chat.cards import progress_card, said_words, state_card, talk_card
 from studio.ui.tabs.chat.components import PRESETS, draw
 from studio.ui.tabs.chat.evaluation_card import evaluation_card
 from studio.ui.tabs.chat.tab import ChatTab
+from tests.hub.test_chat_client import say, server  # noqa: F401 - a fixture
 from tests.ui.sheet import Sheet
 
 SAMPLING = (8, 0.0, 1.0, 0, 1.0, 0)
@@ -217,7 +219,7 @@ class FakeEvaluations:
     def __init__(self) -> None:
         self.asked: list[dict] = []
 
-    def contenders(self, name, beside, step):
+    def contenders(self, name, beside=(), step=0):
         return tuple(Contender(one, name) for one in (f"step-{step}" if step else "tuned", *beside))
 
     def held_out(self, run):
@@ -520,3 +522,58 @@ def test_a_file_is_read_before_the_model_is_loaded(context, chat, tmp_path):
     context.desk.active = "done"
     with pytest.raises(StudioError):
         next(chat.questions.begin(str(path), *wish, "done", "", ""))
+
+
+def test_a_judge_is_named_by_mouse(context, chat, server, tmp_path):  # noqa: F811
+    path = tmp_path / "q.txt"
+    path.write_text("one\n", encoding="utf-8")
+    context.desk.chat.test = make_job()
+    asked, who = context.desk.evaluations.asked, ("done", "", "")
+    address = server(models=(200, b'{"data": [{"id": "wise"}]}'), completions=(200, say("Score: 7")))
+    given = ("address", address, "", "a-key", None, "Be kind.")
+    list(chat.questions.begin(str(path), 64, ["exact"], [], *who, *given))
+    judge, verdicts = asked[-1]["wish"].judge, []
+    assert [metric.name for metric in asked[-1]["wish"].metrics] == ["exact", "judge"]
+    row = AnsweredRow(given="a", expected="b", prompt="q")
+    judge.judge([row], lambda place, one: verdicts.append(one.score), lambda: False)
+    assert verdicts == [0.7] and server.seen[-1][1]["Authorization"] == "Bearer a-key"
+    assert "Be kind." in server.seen[-1][2]["messages"][0]["content"]
+    assert "a-key" not in repr(judge) + judge.rubric
+    list(chat.questions.begin(str(path), 64, [], [], *who, "local", "", "", "", "done", "Be kind."))
+    assert asked[-1]["wish"].metrics == () and isinstance(asked[-1]["wish"].judge, LocalJudge)
+    list(chat.questions.begin(str(path), 64, [], [], *who, "none", address, "", "", None, "Be kind."))
+    assert asked[-1]["wish"].judge is None
+
+
+@pytest.mark.parametrize(
+    ("given", "id"),
+    [
+        (("address", "", "", "", None, "Be kind."), "ui.eval.judge.missing"),
+        (("address", "http://127.0.0.1:9/v1", "m", "", None, " "), "ui.eval.judge.missing"),
+        (("address", "http://127.0.0.1:9/v1", "m", "", None, "x" * 70_000), "ui.eval.judge.missing"),
+        (("local", "", "", "", None, "Be kind."), "ui.eval.judge.missing"),
+        (("address", "ftp://127.0.0.1/v1", "m", "", None, "Be kind."), "chat_client.address"),
+        (("address", "http://93.184.216.34/v1", "m", "", None, "Be kind."), "chat_client.open"),
+        (("address", "http://127.0.0.1:9/v1", "m", "k\n", None, "Be kind."), None),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_is_refused_before_anything_begins(context, chat, tmp_path, given, id):
+    path = tmp_path / "q.txt"
+    path.write_text("one\n", encoding="utf-8")
+    context.desk.chat.test = make_job()
+    begin = chat.questions.begin(str(path), 64, [], [], "done", "", "", *given)
+    if id is None:
+        list(begin)
+        return
+    with pytest.raises(StudioError) as refused:
+        next(begin)
+    assert refused.value.what.id == id and not context.desk.evaluations.asked
+
+
+def test_the_fields_of_who_judges_are_shown(chat):
+    shown = {
+        kind: [one["visible"] for one in chat.questions.judge.choose(kind)]
+        for kind in ("none", "address", "local")
+    }
+    assert shown == {"none": [False] * 3, "address": [True, False, True], "local": [False, True, True]}
+    assert "done" in dict(map(reversed, chat.questions.judge.choose("local")[1]["choices"]))

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 import torch
 from studio_kernels.dropout import WORD, philox
 from studio_kernels.token_sampler import LANES, STREAM, WORDS
-from torch import Tensor
+from torch import Tensor, nn
 
 from studio.engine.generation.request import Sampling
 
-NOISE_SPAN = 26.0
-"""The noise lies between -22.9 and 3.2 for numbers of 32 bits: who is further below the largest is never chosen."""
+MOST_NOISE, LEAST_NOISE = 22.9, 3.2
+"""-log(-log(1 - u)) lies between -3.13 and 22.874 for numbers of 32 bits; a score's rounding in fp32 is left over."""
+NUCLEUS = 512
+"""Tokens among which top-p is looked for before all are sorted: 0.6 ms in place of 4 of 49,152."""
 
 
 def draw(
@@ -37,12 +39,16 @@ def draw(
     warm = [row for row, one in enumerate(samplings) if one.temperature > 0]
     tokens = logits.argmax(-1)
     if warm:
-        for row in warm:
-            one = samplings[row]
-            scores = logits[row].div_(one.temperature)
-            if not one.plain:
-                cut(scores, one)
-            tokens[row] = add_noise(scores, one.seed, positions[row]).argmax()
+        rows = torch.tensor(warm, device=logits.device)
+        mine = [samplings[row] for row in warm]
+        everybody = len(warm) == len(samplings)
+        scores = logits if everybody else logits[rows]
+        scores /= torch.tensor([[one.temperature] for one in mine], device=logits.device)
+        cut_alike(scores, mine)
+        numbers = [[one.seed for one in mine], [positions[row] for row in warm]]
+        tokens[rows] = choose(scores, *torch.tensor(numbers, device=logits.device))
+        if not everybody:
+            logits[rows] = scores
     chosen = logits.gather(1, tokens[:, None])[:, 0]
     return tokens, chosen - logits.logsumexp(-1)
 
@@ -57,32 +63,71 @@ def penalise(logits: Tensor, samplings: Sequence[Sampling], histories: Sequence[
             logits[row, said] = torch.where(scores < 0, scores * penalty, scores / penalty)
 
 
+def cut_alike(scores: Tensor, samplings: Sequence[Sampling]) -> None:
+    """Cut each row of scores (S, V) as its sampling says, in place, those that are cut alike together."""
+    groups: dict[tuple[float, float, float], list[int]] = {}
+    for row, one in enumerate(samplings):
+        if one.top_k or one.top_p < 1.0 or one.min_p:
+            groups.setdefault((one.top_k, one.top_p, one.min_p), []).append(row)
+    for rows in groups.values():
+        if len(rows) == len(samplings):
+            cut(scores, samplings[0])
+        else:
+            part = scores[rows]
+            cut(part, samplings[rows[0]])
+            scores[rows] = part
+
+
 def cut(scores: Tensor, sampling: Sampling) -> None:
-    """Take tokens out, by setting their scores (V,) to -inf in place: top-k, then top-p, then min-p."""
-    if 0 < sampling.top_k < len(scores):
-        scores.masked_fill_(scores < scores.topk(sampling.top_k).values[-1], -torch.inf)
+    """Take tokens out, by setting their scores (S, V) to -inf in place: top-k, then top-p, then min-p."""
+    count = scores.shape[-1]
+    if 0 < sampling.top_k < count:
+        scores.masked_fill_(scores < scores.topk(sampling.top_k).values[:, -1:], -torch.inf)
     if sampling.top_p < 1.0:
-        ordered, places = scores.sort()
-        out = ordered.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        out[-1:] = False  # the likeliest stays
-        scores[places[out]] = -torch.inf
+        shares = scores.softmax(-1)
+        first = shares.topk(min(NUCLEUS, count)).values
+        if bool((first.sum(-1) <= sampling.top_p).any()):
+            first = shares.sort(-1, descending=True).values
+        before = first.cumsum(-1) - first
+        before[:, 0] = -1.0  # the likeliest stays
+        least = first.masked_fill(before >= sampling.top_p, torch.inf).amin(-1, keepdim=True)
+        scores.masked_fill_(shares < least, -torch.inf)
     if sampling.min_p > 0.0:
         shares = scores.softmax(-1)
-        scores.masked_fill_(shares < sampling.min_p * shares.max(), -torch.inf)
+        scores.masked_fill_(shares < sampling.min_p * shares.amax(-1, keepdim=True), -torch.inf)
 
 
-def add_noise(scores: Tensor, seed: int, position: int) -> Tensor:
-    """Return scores (V,) in fp64 with their noise, -inf for those that no noise can bring to the front."""
-    near = (scores >= scores.max() - NOISE_SPAN).nonzero()[:, 0]
-    found = torch.full(scores.shape, -torch.inf, dtype=torch.float64, device=scores.device)
-    found[near] = scores[near].double() - (-torch.log1p(-draw_uniform(near, seed, position))).log()
-    return found
+def choose(scores: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Return tokens (S,) int64, drawn from the softmax of scores (S, V); seeds, positions: (S,) int64.
+
+    The likeliest comes to `highest` - LEAST_NOISE at least, and u < -log(1 - u): whoever is to win against it needs
+    u < exp(z - highest + LEAST_NOISE). Numbers are made where one could be as small, in few operations for all slots,
+    and the few tokens whose number is as small are looked at in fp64.
+    """
+    count = scores.shape[1]
+    needed = scores - scores.amax(1, keepdim=True) + LEAST_NOISE
+    wanted = nn.functional.pad(needed.amax(0), (0, -count % (LANES * WORDS)), value=-torch.inf)
+    span, lane = (wanted.view(-1, WORDS, LANES).amax(1) > -MOST_NOISE).nonzero(as_tuple=True)
+    words = draw_words(span * LANES + lane, seeds[:, None], positions[:, None])
+    columns = span * LANES * WORDS + torch.arange(WORDS, device=span.device)[:, None] * LANES + lane
+    bounds = needed[:, columns.clamp(max=count - 1)].exp_() * (columns < count)
+    slot, word, pair = (words.float() * 2.0**-32 < bounds).nonzero(as_tuple=True)
+    token = columns[word, pair]
+    noisy = scores[slot, token].double() + to_noise(words[slot, word, pair])
+    best = noisy.new_full((len(scores),), -torch.inf).scatter_reduce(0, slot, noisy, "amax")
+    # Of equals the first; where nothing is a number, the last.
+    token = token.where(noisy == best[slot], count - 1)
+    return token.new_full((len(scores),), count - 1).scatter_reduce(0, slot, token, "amin")
 
 
-def draw_uniform(tokens: Tensor, seed: int, position: int | Tensor) -> Tensor:
-    """Return u in (0, 1) fp64 of each of `tokens` (N,) int64; position: () or (N,)."""
-    lane = tokens // (LANES * WORDS) * LANES + tokens % LANES
-    place = torch.zeros_like(tokens) + position
-    words = torch.stack(philox((lane, place & WORD, place >> 32 & WORD, STREAM), seed))
-    mine = words.gather(0, (tokens // LANES % WORDS)[None])[0]
-    return (mine.double() + 0.5) * 2.0**-32
+def draw_words(lanes: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Return the four numbers of 32 bits, (S, 4, N) int64, of lanes (N,) with seeds and positions (S, 1).
+
+    By broadcasting a seed's keys are made once: 3 ms in place of 35 for 16 seeds and 12,288 lanes.
+    """
+    return torch.stack(philox((lanes, positions & WORD, positions >> 32 & WORD, STREAM), seeds), 1)
+
+
+def to_noise(words: Tensor) -> Tensor:
+    """Return -log(-log(1 - u)) fp64 of numbers of 32 bits."""
+    return -(-torch.log1p(-(words.double() + 0.5) * 2.0**-32)).log()

@@ -80,6 +80,8 @@ def settle(run: Run, training: Training, scoring: Scoring) -> None:
                 kept = text("run.best_kept", step=state.best_step, last=state.step)
                 run.warn(kept if state.best_step else text("run.start_kept", last=state.step))
                 step = state.best_step
+        if scoring.answers.left_out is not None:
+            run.warn(scoring.answers.left_out)
         scored = scoring.answers.score(state.base_scores, step)
         run.stop_when_asked()
         if scored is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from studio_kernels.token_sampler import draw_uniform
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -13,7 +16,8 @@ from transformers import (
 )
 
 from studio.engine.generation.request import Sampling
-from studio.engine.generation.sampler import add_noise, draw, draw_uniform
+from studio.engine.generation.sampler import NUCLEUS, choose, draw
+from tests.chi_square import DRAWS, SEEDS, find_share
 
 LOGITS = torch.randn(3, 300, generator=torch.Generator().manual_seed(0)) * 3
 HISTORY = [4, 9, 9, 250]
@@ -41,29 +45,52 @@ def test_at_temperature_0_the_first_of_the_likeliest():
     assert float(scores[1]) == pytest.approx(-0.6931, abs=1e-3)
 
 
-def test_who_is_left_out_could_not_have_won():
-    scores = torch.linspace(-60, 0, 3000)
-    everybody = draw_uniform(torch.arange(3000), 5, 8)
-    noisy = scores.double() - (-torch.log1p(-everybody)).log()
-    found = add_noise(scores, 5, 8)
-    assert found.argmax() == noisy.argmax() and found.isfinite().sum() < 1500
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0, 300.0])
+@pytest.mark.parametrize("vocabulary", [8, 513, 3000])
+def test_the_winner_is_the_one_of_all_tokens(scale, vocabulary):
+    scores = torch.randn(9, vocabulary, generator=torch.Generator().manual_seed(1)) * scale
+    scores[3, 1:] = -torch.inf
+    seeds, positions = torch.arange(9) - 2**40, torch.arange(9) * 2**31
+    uniform = draw_uniform(seeds, positions, vocabulary, torch.float64)
+    everybody = scores.double() - (-torch.log1p(-uniform)).log()
+    assert torch.equal(choose(scores, seeds, positions), everybody.argmax(-1))
+
+
+def test_a_row_is_drawn_the_same_beside_others_of_other_settings():
+    generator = torch.Generator().manual_seed(2)
+    logits, samplings = torch.randn(40, 300, generator=generator) * 3, []
+    for row in range(40):
+        cut = ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1, "top_k": 9}, {"repetition_penalty": 1.4})[
+            row % 5
+        ]
+        samplings.append(Sampling(temperature=row % 4 / 2, seed=row, **cut))
+    positions = list(range(40))
+    tokens, scores = draw(logits.clone(), samplings, [HISTORY] * 40, positions)
+    for row, one in enumerate(samplings):
+        token, score = draw(logits[row : row + 1].clone(), [one], [HISTORY], [row])
+        assert token == tokens[row] and torch.allclose(score, scores[row], atol=1e-5)
+
+
+def test_top_p_of_a_flat_distribution_looks_further_than_the_first_tokens():
+    logits = torch.randn(2, 4000, generator=torch.Generator().manual_seed(3)) * 0.1
+    wanted = TopPLogitsWarper(0.8)(None, logits.clone())
+    draw(logits, [Sampling(temperature=1.0, top_p=0.8)] * 2, [[], []], [0, 1])
+    assert torch.equal(logits, wanted) and int(wanted[0].isfinite().sum()) > 2 * NUCLEUS
 
 
 @pytest.mark.computing
-def test_draws_follow_the_distribution():
-    scores = LOGITS[0, :8] / 2
-    count, tokens = 50_000, torch.arange(8)
-    expected = scores.double().softmax(-1) * count
+@pytest.mark.parametrize("cut", [{}, {"top_k": 7, "top_p": 0.9}, {"min_p": 0.05}], ids=str)
+def test_draws_follow_the_distribution(cut):
+    """Chi-square of 50,000 draws for each of 20 seeds; 0.2 of 20 right ones are below 0.01."""
+    sampling, shaped = Sampling(temperature=2.0, **cut), LOGITS[:1, :13] / 2
+    if "top_k" in cut:
+        shaped = TopPLogitsWarper(0.9)(None, TopKLogitsWarper(7)(None, shaped))
+    if "min_p" in cut:
+        shaped = MinPLogitsWarper(0.05)(None, shaped)
+    expected = shaped.double().softmax(-1)[0] * DRAWS
     low = 0
-    for seed in range(20):
-        uniform = draw_uniform(tokens.repeat(count), seed, torch.arange(count).repeat_interleave(8)).view(
-            count, 8
-        )
-        drawn = (scores.double() - (-torch.log1p(-uniform)).log()).argmax(-1)
-        found = torch.bincount(drawn, minlength=8)
-        statistic = ((found - expected).square() / expected).sum()
-        share = torch.special.gammaincc(torch.tensor(3.5, dtype=torch.float64), statistic / 2)
-        low += bool(share < 0.01)
-        for place in (0, 17, 4_999):
-            assert add_noise(scores, seed, place).argmax() == drawn[place]
+    for seed in SEEDS:
+        logits = LOGITS[:1, :13].repeat(DRAWS, 1)
+        tokens, _ = draw(logits, [replace(sampling, seed=seed)] * DRAWS, [()] * DRAWS, range(DRAWS))
+        low += find_share(torch.bincount(tokens, minlength=13), expected) < 0.01
     assert low <= 1

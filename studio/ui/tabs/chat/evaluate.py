@@ -25,12 +25,14 @@ from studio.ui.shell.html_events import read_said
 from studio.ui.tabs.chat.cards import progress_card
 from studio.ui.tabs.chat.components import UNTIL_ENTERED
 from studio.ui.tabs.chat.evaluation_card import evaluation_card
+from studio.ui.tabs.chat.judge import JudgeFields
 
 FILE_TYPES = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".xlsx", ".parquet")
 LOOK_EVERY_S = 0.3
 SAVED = "(file) => { if (file) window.studio.save(JSON.parse(file)); }"
 OFFERED = tuple(metric for metric in METRICS if metric.needs != "judge")
-"""A judge sends answers elsewhere: who wants that says so to `launch.py eval`."""
+JUDGED = tuple(metric for metric in METRICS if metric.needs == "judge")
+"""Measured where a judge is named."""
 
 
 class EvaluateView:
@@ -74,6 +76,7 @@ class EvaluateView:
                         128, minimum=1, maximum=4096, precision=0, label=say("ui.chat.max_new_tokens"),
                         elem_id="chat-test-tokens",
                     )  # fmt: skip
+            self.judge = JudgeFields(context)
             self.result = gr.HTML("", elem_id="chat-test-result")
             with gr.Row():
                 self.save = gr.Button(
@@ -93,7 +96,8 @@ class EvaluateView:
         """`who`: run, checkpoint and system prompt; `voice` says stop; `file` takes what the page saves."""
         on = self.context.on
         shown = [self.result, self.save, self.save_lines]
-        wish = [self.upload, self.tokens, self.metrics, self.beside, *who]
+        wish = [self.upload, self.tokens, self.metrics, self.beside, *who, *self.judge.fields]
+        self.judge.bind()
         for button, begin in (
             (self.start, self.begin), (self.rows, self.begin_held_out), (self.demo, self.begin_demo)
         ):  # fmt: skip
@@ -134,6 +138,7 @@ class EvaluateView:
         run: str | None,
         place: str,
         system: str,
+        *judge: Any,
     ) -> Iterator[list[Any]]:
         if run is None:
             raise StudioError(text("ui.chat.no_run"), text("ui.chat.no_run.why"), text("ui.chat.no_run.fix"))
@@ -146,8 +151,11 @@ class EvaluateView:
             )
         else:
             contenders = (Contender(BASE, "", side=BASE, recipe=self.context.draft()),)
+        judged = self.judge.read(*judge) if judge else None
+        chosen = tuple(metric for metric in OFFERED if metric.name in metrics)
         wish = EvaluationWish(
-            metrics=tuple(metric for metric in OFFERED if metric.name in metrics),
+            metrics=(*chosen, *JUDGED) if chosen and judged is not None else chosen,
+            judge=judged,
             system=system or "",
             max_new_tokens=max(1, min(4096, int(tokens or 128))),
         )
