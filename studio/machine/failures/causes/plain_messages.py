@@ -92,7 +92,7 @@ def read_message(reading: Reading) -> tuple[str, str]:
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
     if not logged:
         lines = [line.strip() for line in reading.words.split("\n") if line.strip(" \t^~-=")]
-        logged = lines[-1:] if len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
+        logged = lines[-1:] if 0 < len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
 
 
