@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionFacts:
-    """So many layers whose attention has these shapes, in a model whose layers differ in them (Gemma 4)."""
+    """So many layers whose attention and MLP have these shapes, in a model whose layers differ in them (Gemma 4)."""
 
     layers: int
     head_dim: int

@@ -99,11 +99,15 @@ def read_shapes(
 
 
 def _list_attentions(shapes: Mapping[str, tuple[int, ...]]) -> tuple[AttentionFacts, ...]:
-    """Return ModelFacts.attentions; () where norms do not say how wide each kind's heads are."""
+    """Return ModelFacts.attentions; () where norms do not say how wide each kind's heads are.
+
+    Their MLPs count, too, where a model has no experts: in Gemma 4 E2B they are wider where keys are borrowed.
+    """
     layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    parts = ("self_attn.",) if any(EXPERT.search(name) for name in shapes) else ("self_attn.", "mlp.")
     for name, shape in shapes.items():
         match = LAYER.search(name)
-        if match is not None and match[2].startswith("self_attn.") and not TOWER.search(name):
+        if match is not None and match[2].startswith(parts) and not TOWER.search(name):
             layers.setdefault(match[1], {})[match[2]] = shape
     kinds = Counter(tuple(sorted(parts.items())) for parts in layers.values())
     found = []

@@ -12,7 +12,8 @@ from torch import nn
 
 from studio.core.i18n import Text, literal, text
 from studio.core.memory_policy import MemoryPolicy
-from studio.models.decoder.decoder import Decoder, read_capability, take_over
+from studio.models.decoder.attention_choice import read_capability
+from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.fp8_weights import drop_fp8, use_fp8
 from studio.models.decoder.parity_check import find_difference
 from studio.models.delta_rule import has_delta_rule

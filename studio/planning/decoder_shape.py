@@ -18,12 +18,15 @@ from studio.core.i18n import Text, text
 from studio.core.recipe import LEARNS, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
+    INPUT_GROUPS,
+    INPUT_PROJECTION,
     LATENT_GROUPS,
     Group,
     find_mixers,
     find_placement,
     find_strange,
     group_linears,
+    is_target,
     split_mixers,
 )
 from studio.models.rope_scaling import count_positions
@@ -81,6 +84,14 @@ class DecoderShape:
     """Whether experts stand beside the MLP, each with norms of its own."""
     routed: Routed | None = None
     """Experts, where layers have some: those without are taken to be like them."""
+    widest_mlp: int = 0
+    """I of the widest layer, where `mlp_width` is that of the mean one."""
+    input_width: int = 0
+    """P: of a token's own input to each layer (blocks/layer_input.py)."""
+    hears_inputs: bool = False
+    """Whether their gradients are wanted."""
+    lent: int = 0
+    """Columns of all keys and values that layers make for others, and hold as long as a step takes."""
     beside: Beside = Beside()
     """What is trained beside the adapters; `trained_parameters` counts it, too."""
 
@@ -163,6 +174,10 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         hidden=model.hidden_size,
         vocabulary=model.vocabulary,
         mlp_width=groups["down"].inputs,
+        widest_mlp=max([groups["down"].inputs, *(shape[1] for shape in _list_downs(model))]),
+        input_width=groups[INPUT_GROUPS[0]].outputs if INPUT_GROUPS[0] in groups else 0,
+        hears_inputs=INPUT_GROUPS[0] in groups and is_target(INPUT_PROJECTION, spec.target_modules),
+        lent=_count_lent(model),
         head_dim=max([model.head_dim, *(kind.head_dim for kind in list_kinds(model))]),
         attentions=_shape_attentions(model, foreign),
         groups=groups,
@@ -264,6 +279,22 @@ def _shape_attentions(model: ModelFacts, foreign: Collection[str]) -> tuple[Atte
     return tuple(found)
 
 
+def _list_downs(model: ModelFacts) -> list[tuple[int, int]]:
+    """Return the shapes of the MLPs' last linears where layers differ in them."""
+    kinds = () if model.expert_parameters else model.attentions
+    return [shape for kind in kinds for name, shape in kind.linears.items() if name == "mlp.down_proj"]
+
+
+def _count_lent(model: ModelFacts) -> int:
+    """Return DecoderShape.lent: of each width of heads that some layers have queries alone for."""
+    key, widths = "self_attn.k_proj", {}
+    for kind in model.attentions:
+        if key in kind.linears:
+            widths[kind.head_dim] = 2 * kind.linears[key][0]
+    borrowed = {kind.head_dim for kind in model.attentions if key not in kind.linears}
+    return sum(width for head_dim, width in widths.items() if head_dim in borrowed)
+
+
 def _count_record(
     model: ModelFacts, mixers: tuple[str, ...], element_bytes: int, scored_tokens: int, *, fused: bool
 ) -> MixerRecord | None:
@@ -309,20 +340,28 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
         weights += kind.count * sum(group.inputs * group.outputs for group in groups.values())
     if foreign:
         return _put_mixer(found[0][1], model, _count_mixers(model))
-    return _average_attention(found, model.layers) if weights == model.linear_parameters else None
+    return _average(found, model) if weights == model.linear_parameters else None
 
 
-def _average_attention(kinds: Sequence[tuple[int, dict[str, Group]]], layers: int) -> dict[str, Group]:
-    """Return the groups of the first of `kinds`, each with its count; those of attention are the mean layer's."""
+def _average(kinds: Sequence[tuple[int, dict[str, Group]]], model: ModelFacts) -> dict[str, Group]:
+    """Return the groups of the first of `kinds`, each with its count; those of attention are the mean layer's, and
+    without experts those of the MLP.
+    """
 
     def average(group: str, side: str) -> int:
-        return -(-sum(count * getattr(groups[group], side) for count, groups in kinds) // layers)
+        return -(-sum(count * getattr(groups[group], side) for count, groups in kinds) // model.layers)
 
     first = kinds[0][1]
     tail = max(groups["qkv"].tail for _, groups in kinds)
-    return first | {
+    mean = first | {
         "qkv": replace(first["qkv"], outputs=average("qkv", "outputs"), tail=tail),
         "output": replace(first["output"], inputs=average("output", "inputs")),
+    }
+    if model.expert_parameters:
+        return mean
+    return mean | {
+        "gate_up": replace(first["gate_up"], outputs=average("gate_up", "outputs")),
+        "down": replace(first["down"], inputs=average("down", "inputs")),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.models.decoder.structure import LATENT_GROUPS
+from studio.models.decoder.structure import INPUT_GROUPS, LATENT_GROUPS
 from studio.planning.decoder_shape import DecoderShape
 from studio.planning.layer_memory import moved_bytes
 
@@ -64,8 +64,13 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
     qkv += sum(
         2 * group.inputs * group.outputs for name in LATENT_GROUPS if (group := shape.groups.get(name))
     )
-    linear = output + qkv + gate_up + down
-    repeated = (attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0)
+    inputs = sum(
+        2 * group.inputs * group.outputs for name in INPUT_GROUPS if (group := shape.groups.get(name))
+    )
+    linear = output + qkv + gate_up + down + inputs
+    repeated = tuple(
+        inputs + rest for rest in (attention + output + qkv + gate_up, qkv + gate_up, gate_up, 0.0)
+    )
     if shape.record:  # the model's own mixer runs again at each level but the highest
         repeated = (repeated[0], repeated[0], repeated[0], 0.0)
     return LayerWork(

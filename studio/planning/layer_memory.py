@@ -14,6 +14,7 @@ from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import PORTION_BYTES, SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
+from studio.models.decoder.structure import INPUT_GROUPS, MADE_ROWS
 from studio.planning.attention_shape import AttentionShape
 from studio.planning.decoder_shape import DecoderShape
 
@@ -21,6 +22,8 @@ HEAD_LOGITS = 132 * LOGITS_PER_PROCESSOR
 """The loss head's own choice of a portion on an H200, fewer elsewhere."""
 SCORE_BLOCKS = 3
 """Of SCORES_BYTES each, where attention is composed of matrix products."""
+MAKING_BYTES = 28
+"""Of one number of a layer's input while it is made, and made again under autograd: its norm is taken in fp32."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
 
@@ -82,7 +85,8 @@ def _phases_of(
     shape: DecoderShape, attention: AttentionShape, keep: str, tokens: int, mlp_chunk_tokens: int
 ) -> dict[str, int]:
     """Return phase_bytes() of a layer with this attention."""
-    e, groups, hidden, width = shape.element_bytes, shape.groups, shape.hidden, shape.mlp_width
+    e, groups, hidden = shape.element_bytes, shape.groups, shape.hidden
+    width = max(shape.mlp_width, shape.widest_mlp)
     level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
     # The residual stream's gradients after and before the MLP, wide enough for the adapters' parts.
     above, below = e * (hidden + groups["down"].tail), e * (hidden + groups["output"].tail)
@@ -123,20 +127,25 @@ def _phases_of(
     mixing = tokens * (below + state + qkv + gradients - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * result - given_back)
+    # The layer's own input: the rows that it reads, what it adds to them and that one's gradient, gate, h and theirs.
+    own = (
+        3 * hidden + 6 * shape.input_width + sum(groups[name].tail for name in INPUT_GROUPS if name in groups)
+    )
     return {
         "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion + summed,
         "attention": max(0, mixing) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
-    }
+    } | ({"layer_input": tokens * (above + state + qkv + middle + e * own)} if shape.input_width else {})
 
 
 def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> int:
     """Return what a layer's forward pass needs beside what is kept: its result, and a portion of its MLP."""
     e, groups = shape.element_bytes, shape.groups
     level, at_once = KEEP_LEVELS.index(keep), min(tokens, mlp_chunk_tokens or tokens)
-    portion = shape.mlp_width * (1 + shape.composed) + groups["down"].tail
+    width = max(shape.mlp_width, shape.widest_mlp)
+    portion = width * (1 + shape.composed) + groups["down"].tail
     if level < 3:
-        portion += 2 * shape.mlp_width + groups["gate_up"].tail
+        portion += 2 * width + groups["gate_up"].tail
     experts = 0
     if shape.routed is not None:
         experts = shape.routed.forward_bytes(e) + (shape.routed.opened_bytes(e) if level < 3 else 0)
@@ -235,4 +244,12 @@ def peak_of_layers(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> tu
     kept, needed, whole = peak_of_runs(runs)
     head = head_bytes(shape, tokens, policy.head_rows, policy.head_columns)
     kept, needed = max((kept, needed), (whole, head), key=sum)
-    return kept + tables_bytes(shape, tokens), needed
+    shared = shared_bytes(shape, tokens)
+    making = min(tokens, MADE_ROWS) * shape.layers * shape.input_width * MAKING_BYTES
+    return kept + tables_bytes(shape, tokens) + shared, max(needed, making)
+
+
+def shared_bytes(shape: DecoderShape, tokens: int) -> int:
+    """Return what layers read beside the stream, their inputs and what they borrow, with the gradients of both."""
+    inputs = shape.layers * shape.input_width
+    return tokens * shape.element_bytes * (inputs * (1 + shape.hears_inputs) + 2 * shape.lent)

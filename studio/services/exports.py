@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,10 +20,10 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
-from studio.engine.exporters.exporter import NO_LIMITS, ExportJob, ExportStopped, FileLimits
-from studio.engine.exporters.kept_parts import hash_file
+from studio.engine.exporters.exporter import NO_LIMITS, ExportStopped, FileLimits
+from studio.engine.exporters.gguf_file import measure_curve
 from studio.engine.run_folder import RUN_NAME
-from studio.engine.run_states import RESULT, WEIGHTS
+from studio.engine.run_states import RESULT
 from studio.machine.failures import refuse_system
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace, count_bytes
@@ -50,6 +48,17 @@ from studio.services.export_folder import (
     staging_of,
     sweep_exports,
 )
+from studio.services.export_source import (
+    Curve,
+    keep_limits,
+    make_task,
+    name_export,
+    name_parts,
+    name_state,
+    read_curve,
+    read_limits,
+    take_checkpoint,
+)
 from studio.services.results import Result
 from studio.services.runs import Runs
 from studio.services.worker import Job, Worker
@@ -57,8 +66,8 @@ from studio.services.worker import Job, Worker
 NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
 STATE = re.compile(r"(.+?)(?:-(step-\d{8}))?")
 """A run and the checkpoint of it."""
-PARTS_VERSION = 1
-"""To be raised when exporters write or name their parts otherwise."""
+MEASURED = "gguf_fit"
+"""The form whose curve can be measured before it is written."""
 ASK_S = 0.1
 """How often who waits for an export is asked whether it is to end."""
 
@@ -101,6 +110,7 @@ class KeptExport:
     target: str
     size_bytes: int
     path: Path
+    limits: FileLimits = NO_LIMITS
 
 
 class Exports:
@@ -140,7 +150,7 @@ class Exports:
         Raises StudioError.
         """
         exporter, result = get_known_exporter(target), self._find(run, place)
-        task = self._make_task(result)
+        task = make_task(result)
         problem = exporter.find_problem(task)
         if problem is not None:
             return describe(target, problem=problem)
@@ -183,8 +193,18 @@ class Exports:
                 job.result(ASK_S)
         return job.result()
 
-    def start(self, run: str, target: str, place: str = RESULT) -> Job:
-        """Begin to write `run` as `target`; the Job's result is an Export. place: as in write().
+    def start(
+        self,
+        run: str,
+        target: str,
+        place: str = RESULT,
+        limits: FileLimits = NO_LIMITS,
+        *,
+        measure: bool = False,
+    ) -> Job:
+        """Begin to write `run` as `target`; the Job's result is an Export. place, limits: as in write().
+
+        measure: only what find_curve() then gives, and what that takes; the Job's result is the Curve.
 
         Raises StudioError while a run trains or another export is being written, and for an unknown target.
         """
@@ -192,8 +212,8 @@ class Exports:
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
         get_known_exporter(target)
-        self.job, self.job_target = Job(), _name_export(run, place, target)
-        return self._begin(self.job, run, target, None, place)
+        self.job, self.job_target = Job(), name_export(run, place, target)
+        return self._begin(self.job, run, target, None, place, limits, measure=measure)
 
     @property
     def busy(self) -> bool:
@@ -209,23 +229,40 @@ class Exports:
         return count_bytes(staging_of(self.home / self.job_target)) if self.job_target else 0
 
     def _begin(
-        self, job: Job, run: str, target: str, folder: Path | None, place: str, limits: FileLimits = NO_LIMITS
+        self,
+        job: Job,
+        run: str,
+        target: str,
+        folder: Path | None,
+        place: str,
+        limits: FileLimits = NO_LIMITS,
+        *,
+        measure: bool = False,
     ) -> Job:
-        final = folder or self.home / _name_export(run, place, target)
+        final = folder or self.home / name_export(run, place, target)
 
-        def work(job: Job) -> Export:
+        def work(job: Job) -> Export | Curve:
             if self._must_end(job):
                 raise ExportStopped
             job.tell(text("export.phase.begin"))
             self._make_room()
-            return self._write(job, self._find(run, place), target, final, limits, overwrite=folder is None)
+            result = self._find(run, place)
+            return self._write(job, result, target, final, limits, overwrite=folder is None, measure=measure)
 
         self._writing = {one: of for one, of in self._writing.items() if not one.ended} | {job: run}
         return job.begin(self._engine, work, "export")
 
     def _write(
-        self, job: Job, result: Result, target: str, final: Path, limits: FileLimits, *, overwrite: bool
-    ) -> Export:
+        self,
+        job: Job,
+        result: Result,
+        target: str,
+        final: Path,
+        limits: FileLimits,
+        *,
+        overwrite: bool,
+        measure: bool,
+    ) -> Export | Curve:
         """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
         exporter = get_known_exporter(target)
         if final.exists() and not overwrite:
@@ -243,11 +280,11 @@ class Exports:
         if is_being_written(final):  # by the command line, beside the window
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
         try:
-            staging = open_staging(final, self._name_parts(result, target))
+            staging = open_staging(final, name_parts(result, target))
         except OSError as error:
             what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
             raise StudioError(what, refuse_system(error).why, fix) from error
-        task = dataclasses.replace(self._make_task(result, staging), limits=limits)
+        task = dataclasses.replace(make_task(result, staging), limits=limits)
         checkpoint = staging.with_name(f"{staging.name}-checkpoint")
         size_bytes = exporter.size_bytes(task)
 
@@ -260,16 +297,23 @@ class Exports:
             require_memory(exporter.memory_bytes(task), result.facts.name)
             if result.place != RESULT:
                 job.tell(text("export.phase.checkpoint"))
-                task = _take_checkpoint(task, result, checkpoint)
+                task = take_checkpoint(task, result, checkpoint)
+            keep_limits(staging, limits)
             keep = False
-            exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
+            told = {"tell": tell, "should_stop": lambda: self._must_end(job)}
+            if measure:
+                told["measured"] = lambda done, total: job.tell(text("export.phase.measure"), done, total)
+                measure_curve(dataclasses.replace(task, **told))
+                keep = True
+                return read_curve(staging)
+            exporter.write(dataclasses.replace(task, **told))
             if overwrite:  # in the workspace's own folder, where exports are listed
                 recipe = result.folder.read_recipe()
                 base = result.facts.folder if Path(recipe.model.source).exists() else recipe.model.source
                 base = result.facts.folder if recipe.model.source == "demo" else base
                 write_json(
                     staging / NOTE,
-                    {"run": _name_state(result.folder.run, result.place), "target": target, "base": base},
+                    {"run": name_state(result.folder.run, result.place), "target": target, "base": base},
                 )
             close_staging(staging, final)
         except (ExportStopped, OSError):  # nothing is wrong with what is written
@@ -281,32 +325,9 @@ class Exports:
             shutil.rmtree(checkpoint, ignore_errors=True)
         return Export(final, count_bytes(final))
 
-    def _name_parts(self, result: Result, target: str) -> str:
-        """Return what tells one export from any other: parts of it are gone on with by the same alone."""
-        task = self._make_task(result)
-        artifact = task.run_folder / task.record.artifact
-        files = sorted(path for path in artifact.rglob("*") if path.is_file())
-        told = {
-            "version": PARTS_VERSION,
-            "target": target,
-            "run": _name_state(result.folder.run, result.place),
-            "base": result.record.base_hash,
-            "artifact": {path.relative_to(artifact).as_posix(): hash_file(path) for path in files},
-            "recipe": hash_file(result.folder.path / "recipe.json"),
-        }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
     def _must_end(self, job: Job) -> bool:
         """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
         return job.stopping or self._runs.closing.is_set()
-
-    def _make_task(self, result: Result, target: Path = Path()) -> ExportJob:
-        record, folder = result.record, result.folder.path
-        if result.place != RESULT:  # as large as the result that is made of it, or a little larger
-            weights = str(Path("checkpoints") / result.place / WEIGHTS)
-            adapter = result.recipe.adapter.method == "lora"
-            record = dataclasses.replace(record, artifact=weights, adapter=adapter)
-        return ExportJob(folder, record, result.facts, result.plan, target)
 
     # After -----------------------------------------------------------------------------------------------------------
 
@@ -335,6 +356,10 @@ class Exports:
             raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
         return self._describe(path)
 
+    def find_curve(self, run: str, place: str = RESULT) -> Curve | None:
+        """Return what was measured of a state of a run; None where nothing was, or nothing is kept of it."""
+        return read_curve(staging_of(self.home / name_export(run, place, MEASURED)))
+
     def list_kept(self) -> tuple[KeptExport, ...]:
         """Return the exports in the workspace's folder that did not end, and that nobody writes now."""
         writing = self.job_target if self.job is not None and not self.job.ended else ""
@@ -343,7 +368,8 @@ class Exports:
             state, _, target = name.rpartition("-")
             run, place = STATE.fullmatch(state).groups()
             if name != writing:
-                found.append(KeptExport(name, run, place or RESULT, target, count_bytes(path), path))
+                size_bytes, limits = count_bytes(path), read_limits(path)
+                found.append(KeptExport(name, run, place or RESULT, target, size_bytes, path, limits))
         return tuple(found)
 
     def discard(self, name: str) -> int:
@@ -391,27 +417,3 @@ class Exports:
 def loading_lines(item: ExportItem) -> tuple[str, ...]:
     """Return the lines of Python that load an export; none where its base is needed and not known."""
     return get_known_exporter(item.target).load_lines(str(item.path), item.base)
-
-
-def _name_export(run: str, place: str, target: str) -> str:
-    return f"{_name_state(run, place)}-{target}"
-
-
-def _name_state(run: str, place: str) -> str:
-    return f"{run}-{place}" if place else run
-
-
-def _take_checkpoint(task: ExportJob, result: Result, folder: Path) -> ExportJob:
-    """Write the checkpoint into `folder` as a run's result would be; return the task that exports it from there."""
-    from studio.engine.chat import Partner, save_checkpoint
-
-    partner = Partner(
-        facts=result.facts,
-        plan=result.plan,
-        recipe=result.recipe,
-        folder=result.folder,
-        record=result.record,
-        place=result.place,
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    return dataclasses.replace(task, run_folder=folder, record=save_checkpoint(partner, folder))

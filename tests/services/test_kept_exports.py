@@ -14,7 +14,7 @@ import pytest
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.core.recipe import change_recipe
-from studio.engine.exporters.exporter import ExportStopped
+from studio.engine.exporters.exporter import ExportStopped, FileLimits
 from studio.engine.exporters.kept_parts import KeptParts, hash_file
 from studio.machine.workspace import child_environment, open_workspace
 from studio.models.gguf.file_writer import GgufWriter
@@ -173,6 +173,23 @@ def test_a_killed_merged_export_is_only_checked_and_a_damaged_one_written_anew(r
         assert ("export.phase.kept" in said) is not damaged and ("export.phase.merge" in said) is damaged
         assert (final / "model.safetensors").is_file() and not (final / ".parts").exists()
         desk.exports.delete(final.name)
+
+
+@pytest.mark.computing
+def test_a_point_of_the_measured_curve_is_the_file_that_is_written(run, desk):
+    workspace, name = run
+    curve = desk.exports.start(name, "gguf_fit", measure=True).result(300)
+    assert desk.exports.find_curve(name) == curve and not (workspace.exports / f"{name}-gguf_fit").exists()
+    sizes, losses = zip(*curve.points, strict=True)
+    assert list(sizes) == sorted(sizes, reverse=True) and losses[-1] > 5 * losses[0] > 0
+    size_bytes, _ = curve.points[len(curve.points) // 2]
+    job, said = desk.exports.start(name, "gguf_fit", limits=FileLimits(size_bytes=size_bytes)), set()
+    while not job.ended:
+        said.add(job.phase.id if job.phase else "")
+        time.sleep(0.002)
+    (file,) = job.result().path.glob("*.gguf")
+    assert 0 <= size_bytes - file.stat().st_size < 0.01 * size_bytes and "export.phase.merge" not in said
+    desk.exports.delete(f"{name}-gguf_fit")
 
 
 @pytest.mark.computing

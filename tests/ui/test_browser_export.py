@@ -57,6 +57,27 @@ def test_a_file_is_stopped_gone_on_with_and_checked(start_studio, run, language)
     assert window.complaints == []
 
 
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_a_size_is_picked_on_the_measured_curve(start_studio, run, language):  # noqa: F811
+    window = start_studio(language)
+    page = window.open(language)
+    show_tab(page, "export")
+    page.wait_for_selector("#export-start-ollama:not(:disabled)")
+    page.click("#export-place-computer summary")
+    page.click("#export-measure")
+    page.wait_for_selector("#export-fit", timeout=240_000)
+    dots = page.query_selector_all(".curve .dot")
+    size_bytes = int(dots[2].get_attribute("data-value"))
+    dots[2].click()
+    page.wait_for_selector(f".curve .dot.on[data-value='{size_bytes}']")
+    keep_picture(page, f"curve-{language}")
+    page.click("#export-fit")
+    page.wait_for_selector(f"#export-result [data-name='{run}-gguf_fit']", timeout=240_000)
+    (file,) = (window.workspace.exports / f"{run}-gguf_fit").glob("*.gguf")
+    assert 0 <= size_bytes - file.stat().st_size < 0.01 * size_bytes
+    assert window.complaints == []
+
+
 HUB = {
     "en": ("Private: only you", "Nothing was sent yet", "Stopped.", "in the account me"),
     "zh-CN": ("私有：仅您自己", "尚未发送", "已停止", "账户 me"),

@@ -11,12 +11,15 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
+from studio.engine.exporters.exporter import NO_LIMITS, FileLimits
 from studio.engine.exporters.gguf_file import GGUFS
 from studio.hub.access_token import NO_MIRROR
+from studio.services.export_source import Curve
 from studio.services.exports import TARGETS, Estimate, ExportItem, KeptExport, describe
 from studio.services.hub_uploads import Uploads
 from studio.ui.context import ASKING
 from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
+from studio.ui.tabs.export.curve import choose_points, place_points
 from studio.ui.tabs.export.tab import ExportTab
 from tests.ui.sheet import Sheet
 from tests.ui.test_chat_tab import HOSTILE, FakeTalks, Reader
@@ -39,6 +42,11 @@ class FakeExports:
     written: list[ExportItem] = field(default_factory=list)
     did: list[tuple[str, str]] = field(default_factory=list)
     kept: list[KeptExport] = field(default_factory=list)
+    asked: list = field(default_factory=list)
+    curve: Curve | None = None
+
+    def find_curve(self, run: str, place: str = "") -> Curve | None:
+        return self.curve
 
     def estimate(self, run: str, target: str, place: str = "") -> Estimate:
         if run == "gone":
@@ -49,7 +57,8 @@ class FakeExports:
         takes = {"size_bytes": 2**20, "disk_bytes": 2**30, "memory_bytes": 2**31, "free_bytes": 2**29}
         return describe(target, problem=problem, **takes)
 
-    def start(self, run: str, target: str, place: str = ""):
+    def start(self, run: str, target: str, place: str = "", limits=NO_LIMITS, *, measure: bool = False):
+        self.asked.append((limits, measure))
         self.did.append(("start", "-".join(filter(None, (run, place, target)))))
         self.job_target = f"{run}-{target}"
         looks = iter((False, False, False))
@@ -97,6 +106,9 @@ class Job:
     def stop(self) -> None:
         self.stopping = True
 
+    def result(self) -> None:
+        return None
+
 
 @pytest.fixture
 def tab(context, monkeypatch):
@@ -132,15 +144,14 @@ def test_entering_takes_the_run_of_the_address_once(context, tab):
     packed |= {
         f"export-start-{one}": False for one in ("ollama", "adapter_gguf", "script", "fp8", "w4a16", "mlx")
     }
-    assert buttons == {"export-start": False, "export-start-merged": True} | packed, (
-        "merged has too little memory"
-    )
+    usual = {"export-start": False, "export-start-merged": True, "export-measure": False}
+    assert buttons == usual | packed, "merged has too little memory"
     context.desk.log = {}
     runs, targets, *_ = tab.enter(None, "", False)
     assert (
         runs["value"] is None
         and "No run has a result" in targets
-        and targets.count("disabled") == len(TARGETS)
+        and targets.count("disabled") == len(TARGETS) + 1
     )
 
 
@@ -185,6 +196,28 @@ def test_stop_failure_and_deletion(context, tab):
     assert exports.did == [("delete", "done-adapter")] and result == "" and "Nothing was exported" in items
 
 
+CURVE = Curve(tuple((10_000_000 - 40_000 * i, 0.0001 * 1.05**i) for i in range(100)), 8_000_000)
+
+
+def test_a_point_of_the_curve_is_picked_and_written(context, tab):
+    exports = context.desk.exports
+    exports.curve = CURVE
+    list(tab.hear(said("measure"), "done"))
+    assert exports.did == [("start", "done-gguf_fit")] and exports.asked[-1] == (NO_LIMITS, True)
+    points = choose_points(CURVE)
+    assert 12 <= len(points) <= 18 and set(points) <= set(CURVE.points)
+    assert (8_000_000, pytest.approx(0.0001 * 1.05**50)) in points, "what is written where nobody picks"
+    ((_, card, _),) = tab.hear(said("pick", str(points[2][0])), "done")
+    buttons = [one for name, one in Reader(card).tags if name == "button"]
+    assert [one["data-value"] for one in buttons if one.get("aria-pressed") == "true"] == [str(points[2][0])]
+    assert f"about {points[2][1]:.2g} nats" in card and len(buttons) == len(points) + 1
+    list(tab.hear(said("fit", str(points[2][0])), "done"))
+    assert exports.asked[-1] == (FileLimits(size_bytes=points[2][0]), False)
+    xs = [x for x, _ in place_points(points)]
+    assert xs == sorted(xs) and (xs[0], xs[-1]) == (0.0, 1.0)
+    assert list(tab.hear(said("pick", "-5"), "done")) == [[gr.skip()] * 3]
+
+
 def test_what_was_stopped_is_gone_on_with_or_dropped(context, tab):
     exports = context.desk.exports
     left = KeptExport(
@@ -223,10 +256,10 @@ def test_only_a_page_of_this_machine_opens_folders(context, tab):
 def test_exports_wait_for_a_run_and_say_what_is_gone(context, tab):
     context.desk.active = "done"
     targets = tab.show_targets("done")
-    assert "A run is training" in targets and targets.count("disabled") == len(TARGETS)
+    assert "A run is training" in targets and targets.count("disabled") == len(TARGETS) + 1
     context.desk.active = None
     targets = tab.show_targets("gone")
-    assert "&lt;b&gt;" in targets and targets.count("disabled") == len(TARGETS)
+    assert "&lt;b&gt;" in targets and targets.count("disabled") == len(TARGETS) + 1
 
 
 def test_what_goes_to_the_hub_is_private_and_of_a_known_form(context, tab):

@@ -12,22 +12,22 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
-from studio.core.i18n import Text, load_catalogue, text
+from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.exporters.gguf_card import write_card
 from studio.engine.exporters.kept_parts import KeptParts
-from studio.engine.exporters.modelfile import Modelfile, make_modelfile
+from studio.engine.exporters.modelfile import make_modelfile
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
-from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
+from studio.models.gguf.llama_cpp import LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_journal import drop_journal
 from studio.models.gguf.tensor_types import MIXES, TypeMix
 from studio.models.gguf.write import find_written
@@ -54,7 +54,7 @@ SHARP = 1e-3
 LEFT = 0.05
 """What llama.cpp's own rounding of activations to 8 bits adds in forms of fewer bits: 0.012 was seen of a trained model
 of 135 million weights, whose packed weights alone are 0.0003 off."""
-IMPORTANCE, LOSSES = "importance.safetensors", "losses.json"
+IMPORTANCE, LOSSES, CURVE = "importance.safetensors", "losses.json", "curve.json"
 """Kept parts beside the merged weights."""
 CALIBRATION_ROWS = 32
 """Of the run's own data: what the file will be asked is like them."""
@@ -207,6 +207,20 @@ def _fit(job: ExportJob, made: PreparedFile) -> FilePlan:
         raise StudioError(text("export.fit"), why, text("export.fit.fix")) from error
 
 
+def measure_curve(job: ExportJob) -> None:
+    """Keep, as a part, what a file takes and loses between 8 bits and 4 for each tensor; nothing is packed yet.
+
+    Raises what write() raises before it packs.
+    """
+    from studio.models.gguf.sensitivity import choose
+
+    made = _prepare(FIT, job)
+    curve = choose(made.plan, _measure_once(job, made)).curve
+    points = [[point.size_bytes, point.kl] for point in curve]
+    write_json(made.parts.folder / CURVE, {"points": points, "usual_bytes": made.plan.size_bytes})
+    made.parts.keep([made.parts.folder / CURVE])
+
+
 def _measure_once(job: ExportJob, made: PreparedFile) -> dict[str, dict[str, float]]:
     """Return what each tensor loses in each form; those that an earlier attempt measured are not measured again."""
     from transformers import AutoTokenizer
@@ -355,35 +369,6 @@ def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers
         float((one.exp() * (one - other)).sum()) for one, other in zip(wanted.shares, opened, strict=True)
     ]
     return max(shares, default=0.0), max(packed)
-
-
-def write_card(
-    job: ExportJob, path: Path, mix: TypeMix, checked: Mapping[str, float], modelfile: Modelfile, *, rows: int
-) -> str:
-    """Return the card: what it is, how to run it, and what opened it."""
-    from studio.engine.artifact import write_card as describe
-
-    card = describe(job.facts, job.record).replace("library_name: peft", "library_name: gguf")
-    card = card.replace("library_name: transformers", "library_name: gguf")
-    size = f"{path.stat().st_size / 1e6:,.1f} MB, {mix.name}"
-    program = f"llama.cpp ({PACKAGE} {version(PACKAGE)})" if checked else ""
-    told = (
-        f"{program} opened it: same tokens, same chat, {checked['kl']:.2g} nats a token from the 16-bit model."
-        if checked
-        else "The studio read it again: same tokens and weights. llama.cpp was not there to open it."
-    )
-    if rows:
-        told += f" {rows} of the run's rows said which columns matter most."
-    elif mix.usual.endswith("_K"):
-        told += " The run's rows were not there any more to say which columns matter most."
-    english = load_catalogue("en")
-    notes = [english.say(note) for note in modelfile.notes]
-    uses = (
-        f"- Ollama: `ollama create {path.stem.lower()} -f Modelfile`, then `ollama run {path.stem.lower()}`",
-        f"- LM Studio: `lms import {path.name}`",
-        f"- llama.cpp: `llama-server -m {path.name}`",
-    )
-    return card + "\n" + "\n".join((f"`{path.name}`: {size}. {told}", "", *notes, "", *uses)) + "\n"
 
 
 def load_lines(folder: str, base: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from studio.engine.generation.slot_steps import NEEDED
 from studio.engine.generation.stock import answer_by_stock
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.stop_tokens import Ends
-from studio.models.decoder.decoder import read_capability
+from studio.models.decoder.attention_choice import read_capability
 from studio.models.decoder.live_decoder import LiveDecoder, read_live
 
 COMPARED_TOKENS = 48

@@ -15,6 +15,8 @@ from studio.models.decoder.layer_parts import (
     find_child,
     find_head_norms,
     find_linears,
+    find_norm,
+    find_part,
     find_value_norm,
     refuse_strangers,
     scalars_of,
@@ -23,7 +25,7 @@ from studio.models.decoder.own_inputs import Given, OwnInputs
 from studio.models.decoder.query_scale import read_query_scale
 from studio.models.decoder.rotary import NO_ROTARY
 from studio.models.decoder.rotary_probe import Turning, find_turning
-from studio.models.decoder.structure import SINKS
+from studio.models.decoder.structure import HEAD_NORM_FORMS, SINKS
 from studio.models.norm_probe import Norm
 
 
@@ -38,6 +40,8 @@ class ModelReading:
     turnings: dict[tuple, Turning] = field(default_factory=dict)
     given: list[Given] | None = None
     """What the model's own decoder gives its layers; asked for where one of them has a mixer that we do not know."""
+    lenders: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    """Of each kind of layer the last one that makes keys and values, its number and LayerSpec's fields."""
 
     def find_turning(
         self, likeness: tuple, attention: nn.Module, table: str, qkv: tuple[nn.Module, ...], norm: Norm | None,
@@ -57,7 +61,7 @@ class ModelReading:
 
 
 NO_ATTENTION = dict.fromkeys(
-    ("sinks", "query_norm", "key_norm", "value_norm", "latent", "output", "query_scale")
+    ("sinks", "query_norm", "key_norm", "value_norm", "latent", "source", "output", "query_scale")
 )
 NO_ATTENTION |= dict.fromkeys(("query_heads", "key_heads", "head_dim", "scale", "window", "softcap"), 0)
 NO_ATTENTION |= {"qkv": (), "values_are_keys": False, "rotary": NO_ROTARY, "turning": Turning()}
@@ -80,6 +84,8 @@ def read_attention(layer: nn.Module, number: int, reading: ModelReading) -> dict
     (output,) = find_linears(layer, "output")
     query_width = count_features(output)[0]
     together = sum(count_features(module)[1] for module in qkv)
+    if together == query_width:
+        return _read_borrowed(layer, kind, reading, qkv, output)
     tied = len(qkv) == 2
     key_width = (together - query_width) // (2 - tied)
     if query_width % head_dim or key_width % head_dim or query_width + (2 - tied) * key_width != together:
@@ -93,9 +99,10 @@ def read_attention(layer: nn.Module, number: int, reading: ModelReading) -> dict
     turning = reading.find_turning(likeness, attention, table, qkv, key_norm, (*heads, head_dim))
     if tied and (key_norm is None or turning.norm_last):
         raise Unlike("v_proj")
-    return {
+    fields = {
         "mixer": None,
         "latent": None,
+        "source": None,
         "sinks": sinks,
         "query_norm": query_norm,
         "key_norm": key_norm,
@@ -113,6 +120,27 @@ def read_attention(layer: nn.Module, number: int, reading: ModelReading) -> dict
         "turning": turning,
         "query_scale": read_query_scale(config),
     }
+    reading.lenders[kind] = number, fields
+    return fields
+
+
+def _read_borrowed(
+    layer: nn.Module, kind: str, reading: ModelReading, qkv: tuple[nn.Module, ...], output: nn.Module
+) -> dict[str, Any]:
+    """Return LayerSpec's fields of an attention with queries alone: all else is as in the layer that lends to it."""
+    number, fields = reading.lenders.get(kind, (0, {}))
+    norm = fields.get("query_norm")
+    queries = fields and fields["query_heads"] * fields["head_dim"]
+    if not fields or queries != count_features(output)[0] or fields["sinks"] is not None:
+        raise Unlike("k_proj")
+    name = next((names[0] for names in HEAD_NORM_FORMS if find_part(layer, names[0]) is not None), None)
+    own = None if name is None else find_norm(layer.self_attn, name.partition(".")[2])
+    if (own and own.weight.shape) != (norm and norm.weight.shape) or fields["turning"].norm_last:
+        raise Unlike("q_norm")
+    return fields | {
+        "source": number, "qkv": qkv, "output": output, "query_norm": own, "key_norm": None, "value_norm": None,
+        "values_are_keys": False,
+    }  # fmt: skip
 
 
 def _name_table(config: Any, kind: str) -> str:

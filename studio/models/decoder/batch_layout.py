@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.models.decoder.fused_lora_linear import Drops
+from studio.models.decoder.shared_rows import SharedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,5 @@ class BatchLayout:
     drops: Drops
     mlp_rows: int = 0
     """Rows of one portion of the MLP; 0: all at once."""
+    shared: SharedRows = field(default_factory=SharedRows)
+    """What layers read beside the stream, of one pass at a time."""

@@ -36,7 +36,7 @@ class PageArena:
     """Room for the keys and values of all layers."""
 
     layers: tuple[tuple[Tensor, Tensor], ...]
-    """k_pages, v_pages (pages, PAGE_TOKENS, key heads, d) of each layer."""
+    """k_pages, v_pages (pages, PAGE_TOKENS, key heads, d) of each layer; the lender's where they are borrowed."""
 
     @classmethod
     def of(
@@ -48,18 +48,21 @@ class PageArena:
             # Zeros: what lies beyond a sequence is read in a grid, and -inf hides any number but NaN.
             return torch.zeros(pages, PAGE_TOKENS, spec.key_heads, spec.head_dim, dtype=dtype, device=device)
 
-        return cls(tuple((make(spec), make(spec)) for spec in specs))
+        layers: list[tuple[Tensor, Tensor]] = []
+        for spec in specs:
+            layers.append((make(spec), make(spec)) if spec.source is None else layers[spec.source])
+        return cls(tuple(layers))
 
     def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole pages to others."""
-        for layer in self.layers:
+        for layer in {id(layer): layer for layer in self.layers}.values():
             for pages in layer:
                 pages[list(target)] = pages[list(source)]
 
 
 def page_bytes(specs: Sequence[LayerSpec], dtype: torch.dtype) -> int:
     """Return what one page takes, of all layers."""
-    return sum(2 * PAGE_TOKENS * spec.key_heads * spec.head_dim for spec in specs) * dtype.itemsize
+    return sum(2 * PAGE_TOKENS * spec.made_key_heads * spec.head_dim for spec in specs) * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +144,22 @@ class CachedRows:
         self,
         number: int,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         spec: LayerSpec,
         attention: Attention,
         kernels: Kernels,
     ) -> Tensor:
-        """Keep k and v (T, key heads, d) of layer `number`; returns the attention's result (T, query heads d)."""
+        """Keep k and v (T, key heads, d) of layer `number`; returns the attention's result (T, query heads d).
+
+        None for k and v: that layer has kept them.
+        """
         keys, values = (pages.flatten(0, 1) for pages in self.arena.layers[number])
-        keys.index_copy_(0, self.places, k)
-        values.index_copy_(0, self.places, v)
+        if k is not None:
+            keys.index_copy_(0, self.places, k)
+            values.index_copy_(0, self.places, v)
+        elif self.fresh:
+            k, v = keys[self.places], values[self.places]
         if self.fresh:
             return attention.forward(q, k, v, self.layout.documents, spec.sinks)[0].reshape(q.shape[0], -1)
         if self.grid is not None and not spec.softcap and spec.sinks is None:
@@ -178,15 +187,16 @@ class SlotRows:
         self,
         number: int,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         spec: LayerSpec,
         attention: Attention,
         kernels: Kernels,
     ) -> Tensor:
         """See CachedRows."""
         pages = self.arena.layers[number]
-        kernels.write_pages.forward(k, v, *pages, self.table, self.lengths)
+        if k is not None:
+            kernels.write_pages.forward(k, v, *pages, self.table, self.lengths)
         return kernels.decode_attention.forward(
             q, *pages, self.table, self.lengths, scale=spec.scale, window=spec.window, softcap=spec.softcap,
             sinks=spec.sinks,

@@ -129,7 +129,7 @@ class GraphedDecoder:
         self._steps = 0
         self._pool = None
         self._staging = Staging(decoder.device)
-        self._dx = decoder.layers[-1].mlp.outer.widen_gradient(shapes.sizes[-1])
+        self._dx = decoder.layers[-1].outer.widen_gradient(shapes.sizes[-1])
 
     @property
     def recorded(self) -> tuple[int, ...]:

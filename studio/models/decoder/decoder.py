@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from studio_kernels.attention import Attention, Documents, choose_attention
+from studio_kernels.attention import Attention, Documents
 from studio_kernels.dispatch import Kernels, bind
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
+from studio.models.decoder.attention_choice import choose_layer_attention
 from studio.models.decoder.base_weights import refuse_experts
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.beside_weights import BesideStore, list_beside, refuse_beside
@@ -29,10 +30,11 @@ from studio.models.decoder.fused_lora_linear import (
     refuse_base,
 )
 from studio.models.decoder.layer import Layer, SavedLayer
+from studio.models.decoder.layer_inputs import LayerInputs
 from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.row_judge import RowJudge, make_entropies
-from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
+from studio.models.decoder.spec import DecoderSpec, read_decoder
 
 
 class Decoder:
@@ -61,6 +63,8 @@ class Decoder:
         self.embedding = Embedding(
             spec.embedding, stream.dtype, store.find_gradient(table), spec.embedding_scale, rows
         )
+        wide, maker = self.embedding.gradient is not None, spec.inputs
+        self.inputs = None if maker is None else LayerInputs(maker, store, stream.dtype, wide=wide)
         first = self.layers[0].norm_gradients.values()
         self._ends_there = self.embedding.gradient is None and all(one is None for one in first)
         """Whether nothing is trained below the first layer's linears."""
@@ -176,7 +180,7 @@ class Decoder:
         kept: list[SavedLayer] = []
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
         self._offload.drop()
-        x = self.embedding.forward(token_ids)
+        x = self._start(token_ids, rows)
         for i, (layer, policy) in enumerate(zip(self.layers, self.policy.layers, strict=True)):
             x, one = layer.forward(x, rows, self.kernels, policy.keep)
             if policy.offload:
@@ -201,6 +205,9 @@ class Decoder:
         self, upstream: list[Tensor], kept: list[SavedLayer], rows: BatchLayout, token_ids: Tensor
     ) -> None:
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
+        inputs, shared = self.inputs, rows.shared
+        if inputs is not None and inputs.wanted:
+            shared.gradients = torch.empty_like(shared.inputs)
         for i in reversed(range(len(self.layers))):
             one = kept.pop()
             if self.policy.layers[i].offload:
@@ -208,19 +215,32 @@ class Decoder:
                 one.move_in(self._offload.take(len(away)))
                 self._offload.fetch(len(away) - 1)  # while this layer is computed
             last = i == 0 and self._ends_there
-            below = self.layers[i - 1].mlp.outer if i else None
+            below = self.layers[i - 1].outer if i else None
             dx = self.layers[i].backward(one, upstream, rows, self.kernels, last=last, below=below)
             upstream.append(dx)
             del dx
+        room = shared.gradients
+        shared.start()
+        beside = None
+        if room is not None:
+            beside = inputs.backward(token_ids, self.embedding.forward(token_ids), room)
         if self.embedding.gradient is not None:
-            self.embedding.backward(token_ids, upstream.pop()[:, : self.spec.hidden_size])
+            dx = upstream.pop()[:, : self.spec.hidden_size]
+            self.embedding.backward(token_ids, dx if beside is None else dx.add_(beside))
 
     @torch.no_grad()
     def hidden(self, token_ids: Tensor, rows: BatchLayout) -> Tensor:
         """Return the last layer's result (T, H), before the last norm; nothing is kept."""
-        x = self.embedding.forward(token_ids)
+        x = self._start(token_ids, rows)
         for layer in self.layers:
             x, _ = layer.forward(x, rows, self.kernels, None)
+        rows.shared.start()
+        return x
+
+    def _start(self, token_ids: Tensor, rows: BatchLayout) -> Tensor:
+        """Return the embeddings x (T, H), and begin a pass over `rows`."""
+        x = self.embedding.forward(token_ids)
+        rows.shared.start(None if self.inputs is None else self.inputs.forward(token_ids, x))
         return x
 
     @torch.no_grad()
@@ -301,7 +321,7 @@ class Decoder:
                 place = self.store.gradient(rows.parameter)
                 rows.add_counted(again, targets, losses, scale, counted, self.head_scales, place)
         del hidden
-        norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].mlp.outer
+        norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].outer
         dx = outer.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
         given = (dhidden, picked, norm.weight, r, norm.offset)
@@ -339,11 +359,13 @@ def take_over(
         unknown = ["adapter"]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    if reason := next((m.unknown for layer in spec.layers if (m := layer.mixer) and m.unknown), None):
+    foreign = [*spec.mixers, *([] if spec.inputs is None else [spec.inputs])]
+    if reason := next((one.unknown for one in foreign if one.unknown), None):
         return text("model.decoder.unlike", part=reason)
     ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
     ours += [p for layer in spec.layers for own in (layer.mixer, layer.experts) if own for p in own.trained]
     ours += [rows.parameter for rows in spec.token_rows]
+    ours += [] if spec.inputs is None else spec.inputs.trained
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     tables, norms = list_beside(spec) if ours else ([], [])
     whole = not ours and trained == set(map(id, list_parameters(spec)))
@@ -379,41 +401,3 @@ def take_over(
     decoder = Decoder(spec, layers, store, kernels, policy, scratch, stream)
     decoder.note_change()
     return decoder
-
-
-def choose_layer_attention(
-    spec: LayerSpec,
-    device: torch.device,
-    dtype: torch.dtype,
-    capability: tuple[int, int] | None,
-    flash: bool,
-    known: dict[tuple, Attention],
-) -> Attention | None:
-    """Return the attention of a layer's kind; each kind is chosen once, by trying. `flash`: ours may be, too.
-
-    None where the model's own module mixes.
-    """
-    if spec.mixer is not None:
-        return None
-    kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
-    kind = (*kind, spec.sinks is not None)
-    if kind not in known:
-        known[kind] = choose_attention(
-            device=device,
-            dtype=dtype,
-            head_dim=spec.head_dim,
-            query_heads=spec.query_heads,
-            key_heads=spec.key_heads,
-            scale=spec.scale,
-            window=spec.window,
-            softcap=spec.softcap,
-            capability=read_capability(device) if capability is None else capability,
-            triton=flash,
-            sinks=spec.sinks is not None,
-        )
-    return known[kind]
-
-
-def read_capability(device: torch.device) -> tuple[int, int] | None:
-    """Return a card's compute capability, None elsewhere."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None

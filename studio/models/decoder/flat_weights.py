@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.flat_parameters import FlatStore
 from studio.models.decoder.spec import DecoderSpec, LayerSpec
+from studio.models.decoder.structure import INPUT_PROJECTION
 from studio.models.norm_probe import Norm
 
 ALIGN = 128
@@ -103,6 +104,8 @@ def norms_of(layer: LayerSpec) -> dict[str, Norm]:
 
 def explain_unlike(spec: DecoderSpec) -> str | None:
     """Return which part keeps all weights of `spec` from being trained here, or None."""
+    if spec.inputs is not None:
+        return INPUT_PROJECTION
     for layer in spec.layers:
         if layer.mixer is not None:
             return layer.mixer.name

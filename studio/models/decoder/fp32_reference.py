@@ -21,6 +21,7 @@ from studio.models.decoder.frozen_weights import FrozenWeights, OpenedWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import DecoderSpec
+from studio.models.decoder.structure import INPUT_GROUPS
 from studio.models.nf4_experts import is_experts
 from studio.models.norm_probe import Norm
 
@@ -105,8 +106,8 @@ class Wide:
     def run(
         self, x: Tensor, dy: Tensor, given: dict[str, Any], parameters: list[nn.Parameter]
     ) -> list[Tensor]:
-        """Return y, dx and the gradients of `parameters`, named by the layer's own."""
-        return run_module(self._module, x, dy, given, [self._twins[id(p)] for p in parameters])
+        """Return y, dx and the gradients of `parameters`, named by the layer's own, and of tensors in `given`."""
+        return run_module(self._module, x, dy, given, [self._twins.get(id(p), p) for p in parameters])
 
 
 def run_module(
@@ -138,7 +139,9 @@ def run_finer(
     amplified by its softmax. Then the model's own fp32, held against fp64, says what rounding does there.
     """
     wide = Wide(module, dtype, torch.float64)
-    return wide.run(x.double(), dy.double(), _double(given), parameters)
+    with torch.enable_grad():  # through the casts, to what of `given` has gradients
+        doubled = _double(given)
+    return wide.run(x.double(), dy.double(), doubled, parameters)
 
 
 def _double(given: Any) -> Any:
@@ -241,7 +244,17 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     wide = {
         name: replace(norm, module=widen(norm.module, norm.weight.dtype, {})) for name, norm in norms.items()
     }
-    twin.attention.spec = twin.mlp.spec = replace(layer.spec, **wide)
+    if layer.layer_input is not None:
+        twin.layer_input = copy.copy(layer.layer_input)
+        for name in INPUT_GROUPS:
+            setattr(
+                twin.layer_input,
+                name,
+                _widen_group(getattr(twin.layer_input, name), kernels, wide_kernels, fp8),
+            )
+    spec = replace(layer.spec, **wide)
+    for block in twin.blocks:
+        block.spec = spec
     twin._version = -1
     return twin
 

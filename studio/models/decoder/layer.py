@@ -1,6 +1,6 @@
 """One decoder layer: its blocks on one residual stream, forward and backward by hand.
 
-    m = attention(x)        y = mlp(m)        or y = s mlp(m) (Gemma 4)
+    m = attention(x)        y = mlp(m)        or y = s mlp(m), y = s layer_input(mlp(m)) (Gemma 4)
 
 What a layer keeps, and so what it computes again, is a level of the memory policy. The gradients of what is trained,
 adapters or all linears, biases and norms, are added on the way.
@@ -19,9 +19,11 @@ from studio.core.memory_policy import KEEP_LEVELS, Keep
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.attention import SavedAttention, SelfAttention
 from studio.models.decoder.blocks.block import LayerBlock, StreamRows
+from studio.models.decoder.blocks.borrowed_keys import BorrowedKeys
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
 from studio.models.decoder.blocks.latent_attention import LatentAttention
+from studio.models.decoder.blocks.layer_input import LayerInput
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
@@ -73,7 +75,8 @@ class Layer:
         if spec.latent is not None:
             self.attention = LatentAttention(spec, groups, kernel, self.norm_gradients)
         elif spec.mixer is None:
-            self.attention = SelfAttention(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
+            block = SelfAttention if spec.source is None else BorrowedKeys
+            self.attention = block(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
         else:
             trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]
             self.attention = ForeignMixer(spec, spec.mixer.module, trained, stream, self.norm_gradients)
@@ -84,6 +87,10 @@ class Layer:
             shared = [groups[name] for name in ("gate_up", "down") if name in groups]
             kind = RoutedMLP if spec.routed_norm is None else PairedMLP
             self.mlp = build_routed_mlp(kind, spec, shared, store, stream, self.norm_gradients)
+        self.layer_input: LayerInput | None = None
+        if spec.layer_input is not None:
+            gate, up = (groups[name] for name in spec.layer_input.groups)
+            self.layer_input = LayerInput(spec, gate, up, self.norm_gradients)
         self._version = -1
 
     @property
@@ -94,7 +101,12 @@ class Layer:
     @property
     def blocks(self) -> tuple[LayerBlock, ...]:
         """In the order of the forward pass."""
-        return self.attention, self.mlp
+        return (self.attention, self.mlp, *([] if self.layer_input is None else [self.layer_input]))
+
+    @property
+    def outer(self) -> LinearGroup | StreamRows:
+        """See LayerBlock: of the last block."""
+        return self.blocks[-1].outer
 
     @property
     def groups(self) -> tuple[LinearGroup, ...]:
@@ -127,6 +139,8 @@ class Layer:
         y, second = self.mlp.forward(middle, rows, kernels, level)
         if first.branch is not None:  # the stream between the blocks is had again from it for next to nothing
             second.x = None
+        if self.layer_input is not None:
+            y = self.layer_input.forward(y, rows, kernels)
         if self.spec.output_scale != 1.0:
             y.mul_(self.spec.output_scale)
         return y, SavedLayer(first, second) if level >= 0 else None
@@ -135,6 +149,8 @@ class Layer:
         """Return y (T, H) of new rows of sequences whose keys and values are kept; `number`: the layer's own."""
         middle = self.attention.decode(number, x, rows, kernels)
         y, _ = self.mlp.forward(middle, rows.layout, kernels, -1)
+        if self.layer_input is not None:
+            y = self.layer_input.forward(y, rows.layout, kernels)
         return y if self.spec.output_scale == 1.0 else y.mul_(self.spec.output_scale)
 
     def drop_adapters(self) -> None:
@@ -172,9 +188,13 @@ class Layer:
         dy = upstream.pop()
         if self.spec.output_scale != 1.0:
             dy.mul_(self.spec.output_scale)
+        if self.layer_input is not None:
+            x = self.mlp.recompute(saved.mlp, None, rows, kernels)
+            dy = self.layer_input.backward(dy, x, rows, kernels, self.mlp.outer)
+            del x
         dmiddle = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
         del dy
-        below = None if last else below or self.mlp.outer
+        below = None if last else below or self.outer
         return self.attention.backward(dmiddle, saved.attention, rows, kernels, below)
 
 
@@ -183,7 +203,7 @@ def kind_of(layer: Layer) -> tuple:
     spec = layer.spec
     norms = (
         spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
-        spec.shared_norm, spec.routed_norm, spec.experts_norm,
+        spec.shared_norm, spec.routed_norm, spec.experts_norm, spec.layer_input_norm,
     )  # fmt: skip
     groups = tuple(
         (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)

@@ -37,7 +37,7 @@ class Unlike(Exception):
 ACTIVATIONS = ("act_fn", "activation_fn", "activation")
 """What MLPs call the function of their gate."""
 PARTS = {
-    "layer": {"self_attn", *MLPS, EXPERTS, *ROUTERS, "resid_attn_dropout", "resid_mlp_dropout"}
+    "layer": {"self_attn", *MLPS, EXPERTS, *ROUTERS, "resid_attn_dropout", "resid_mlp_dropout", *ACTIVATIONS}
     | name_parts(),
     "attention": name_parts("self_attn") | {VALUE_NORM},
     "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},
@@ -95,7 +95,7 @@ def find_head_norms(
 ) -> tuple[Norm, Norm] | tuple[None, None]:
     """Return the norms of query and key, of each head or of all; `widths`: of all query and all key heads."""
     for names in HEAD_NORM_FORMS:
-        found = [_find(layer, name) for name in names]
+        found = [find_part(layer, name) for name in names]
         if found == [None, None]:
             continue
         owner = [name.partition(".")[2] for name in names]
@@ -121,13 +121,14 @@ def find_value_norm(attention: nn.Module, head_dim: int) -> PlainNorm | None:
 def find_linears(layer: nn.Module, group: str) -> tuple[nn.Module, ...]:
     """Return the linears of a group, in the first of its forms that the layer has."""
     for names in GROUPS[group]:
-        found = [_find(layer, name) for name in names]
+        found = [find_part(layer, name) for name in names]
         if all(isinstance(module, nn.Module) for module in found):
             return tuple(found)
     raise Unlike(GROUPS[group][0][0])
 
 
-def _find(layer: nn.Module, name: str) -> Any:
+def find_part(layer: nn.Module, name: str) -> Any:
+    """Return what `layer` has under a dotted name, None where that is nothing."""
     for part in name.split("."):
         layer = getattr(layer, part, None)
     return layer

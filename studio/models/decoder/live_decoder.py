@@ -12,13 +12,14 @@ from studio_kernels.dispatch import ERRORS, Kernels
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, text
+from studio.models.decoder.attention_choice import choose_layer_attention
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.cached_rows import CachedRows, PageArena, SlotRows, lay_rows, page_bytes
-from studio.models.decoder.decoder import choose_layer_attention
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.fused_lora_linear import Drops
 from studio.models.decoder.layer import Layer
+from studio.models.decoder.layer_inputs import LayerInputs
 from studio.models.decoder.live_linears import LiveGroup, multiply_rows
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.spec import DecoderSpec, read_decoder
@@ -61,6 +62,8 @@ class LiveDecoder:
         # The wrappers themselves: what peft trained of embedding and head hangs on its own switches.
         self._embedding = Embedding(model.get_input_embeddings(), dtype, None, spec.embedding_scale)
         self._head = model.get_output_embeddings()
+        maker = spec.inputs
+        self._inputs = None if maker is None else LayerInputs(maker, self.layers[0].store, dtype, wide=False)
         self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
         self._windows = {layer.window for layer in spec.layers}
         self._store = self.layers[0].store
@@ -142,6 +145,7 @@ class LiveDecoder:
     def forward(self, token_ids: Tensor, rows: CachedRows | SlotRows) -> Tensor:
         """Return the last layer's result (T, H), before the last norm, and keep keys and values of ids (T,)."""
         x = self._embedding.forward(token_ids)
+        rows.layout.shared.start(None if self._inputs is None else self._inputs.forward(token_ids, x))
         for number, layer in enumerate(self.layers):
             x = layer.decode(number, x, rows, self.kernels)
         return x

@@ -40,7 +40,7 @@ class _Listener(nn.Module):
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """See torch.nn.Module: returns the first argument, as a layer that adds nothing does."""
-        heard = _by_name(self.part, arguments, options)
+        heard = by_name(self.part, arguments, options)
         self.hear(heard)
         return next(iter(heard.values()))
 
@@ -49,7 +49,8 @@ class _Heard(Exception):
     """Ends a call of which nothing more is needed."""
 
 
-def _by_name(module: nn.Module, arguments: tuple, options: Mapping[str, Any]) -> Given:
+def by_name(module: nn.Module, arguments: tuple, options: Mapping[str, Any]) -> Given:
+    """Return what `module` is called with, by the names of its arguments."""
     signature = inspect.signature(type(module).forward)
     bound = signature.bind(module, *arguments, **options).arguments
     found: Given = {}

@@ -37,7 +37,8 @@ from studio.models.decoder.fp32_reference import (
 )
 from studio.models.decoder.layer import Layer, kind_of
 from studio.models.decoder.probe_adapters import leave_gradients, stir_adapters
-from studio.models.decoder.probe_states import LENGTHS, Stream, find_window, make_ids, read
+from studio.models.decoder.probe_beside import BesideRows, share_inputs
+from studio.models.decoder.probe_states import LENGTHS, LENT, Stream, find_window, make_ids, read
 from studio.models.decoder.rotary import NO_ROTARY, as_tables, to_halves
 from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
 from studio.models.decoder.tolerance import (
@@ -148,6 +149,13 @@ class _Probe:
         rows = replace(self.rows, tables=self.far_tables, positions=self.text.cut(self.far).to(torch.int32))
         x = self.text.inputs[0].float()
         like = self.text.cut(x)
+        self.rows.shared.start(share_inputs(self.text, plain))
+        lent: dict = {}
+        for (
+            options
+        ) in plain:  # one after another, each layer of the truth reads what those before it have made
+            if options.get(LENT) is not None:
+                options[LENT] = lent
         for number, layer in enumerate(self.decoder.layers):
             yield from self._compare_constants(number, layer, plain[number])
             wide = Wide(layer.spec.module, self.dtype)
@@ -186,6 +194,9 @@ class _Probe:
         ids, last = self.text.cut(self.text.ids), len(self.decoder.layers)
         ours = self.decoder.embedding.forward(ids)
         yield judge_equal(0, "embedding", ours, self.text.cut(self.text.inputs[0]))
+        if self.decoder.inputs is not None:
+            made = share_inputs(self.text, self.text.options)
+            yield judge_equal(0, "layer inputs", self.decoder.inputs.forward(ids, ours), made)
         yield judge_equal(0, "positions", self.rows.positions, self.text.cut(self.positions))
         starts = torch.tensor((0, *LENGTHS), device=self.device).cumsum(0)
         yield judge_equal(0, "documents", self.rows.documents.starts, starts)
@@ -216,7 +227,19 @@ class _Probe:
     ) -> Iterator[Measured]:  # fmt: skip
         x = stream.inputs[number].to(self.dtype)  # some models' norms leave a wider one in the stream
         trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
-        names, parameters = ["y", "dx", *(name for name, _ in trained)], [p for _, p in trained]
+        kinds = getattr(self.config, "layer_types", None)
+        kind = kinds[number] if kinds else ""
+        beside, exact = (BesideRows(stream, layer.spec, kind, one) for one in given)
+        names, parameters = (
+            ["y", "dx", *(name for name, _ in trained), *beside.leaves],
+            [p for _, p in trained],
+        )
+        count = 2 + len(parameters)
+
+        def cut(results: list[Tensor]) -> list[Tensor]:
+            y, dx = stream.cut(results[0]) * shown, stream.cut(results[1])
+            return [y, dx, *results[2:count], *beside.cut(results[count:])]
+
         generator = torch.Generator().manual_seed(number)
         dy = torch.randn(sum(stream.lengths), x.shape[2], generator=generator).to(self.device)
         shown: Tensor | float = 1.0
@@ -228,8 +251,8 @@ class _Probe:
             dy *= agreed.all_ways[:, None]
             shown = agreed.all_ways[:, None]
         with without_tf32():
-            truth = wide.run(x.float(), stream.spread(dy), given[1], parameters)
-        truth = [stream.cut(truth[0]) * shown, stream.cut(truth[1]), *truth[2:]]
+            heard = [*parameters, *exact.leaves.values()]
+            truth = cut(wide.run(x.float(), stream.spread(dy), exact.given, heard))
         factor = 1.0
         if self.dtype == torch.float16:  # as a loss scale does: no gradient beyond its numbers
             factor = 2.0 ** (FP16_LARGEST - max(t.abs().max() for t in truth[1:]).log2().ceil()).item()
@@ -237,14 +260,14 @@ class _Probe:
         rows_of_x = stream.cut(x)
         if not self.exact:
             eight = self._run(
-                self.widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, shown, fp32=True
+                self.widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, shown, exact, fp32=True
             )
-            plain = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters, shown)
+            plain = cut(self._run_model(layer.spec.module, stream, x, dy, beside, parameters))
             own = further(eight, plain, truth)
         elif self.dtype == torch.float32 and self.device.type == "cpu":
             own = truth
         else:
-            own = self._run_model(layer.spec.module, stream, x, dy, given[0], parameters, shown)
+            own = cut(self._run_model(layer.spec.module, stream, x, dy, beside, parameters))
 
         def judge_in_fp32(ours: list[Tensor], own: list[Tensor]) -> list[Measured]:
             found = list(self.judge.compare(number, names, ours, own, truth, torch.float32))
@@ -253,23 +276,24 @@ class _Probe:
             spread = stream.spread(dy / factor)
 
             def fit(results: list[Tensor]) -> list[Tensor]:
-                y, *gradients = stream.cut(results[0]) * shown, stream.cut(results[1]), *results[2:]
+                y, *gradients = cut(results)
                 return [y, *(gradient * factor for gradient in gradients)]
 
-            finer = fit(run_finer(layer.spec.module, self.dtype, x, spread, given[1], parameters))
+            finer = fit(run_finer(layer.spec.module, self.dtype, x, spread, exact.given, heard))
             for nudged in nudge(x.float()):
                 with without_tf32():
-                    own = further(own, fit(wide.run(nudged, spread, given[1], parameters)), finer)
+                    own = further(own, fit(wide.run(nudged, spread, exact.given, heard)), finer)
             judge = Judge(torch.float32, exact=True)
             return list(judge.compare(number, names, ours, own, finer, torch.float32, TIMES_FINER))
 
         plainly = self.dtype == torch.float32 and self.exact
         if not plainly:
-            ours = self._run(self.widen(layer), rows_of_x, dy, rows, "all", parameters, shown, fp32=True)
+            wider = self.widen(layer)
+            ours = self._run(wider, rows_of_x, dy, rows, "all", parameters, shown, exact, fp32=True)
             yield from judge_in_fp32(ours, truth)
             del ours
         for keep in ("all", "input"):
-            ours = self._run(layer, rows_of_x, dy, rows, keep, parameters, shown)
+            ours = self._run(layer, rows_of_x, dy, rows, keep, parameters, shown, beside)
             if plainly:
                 yield from judge_in_fp32(ours, own)
             else:
@@ -277,27 +301,29 @@ class _Probe:
 
     def _run(
         self, layer: Layer, x: Tensor, dy: Tensor, rows: BatchLayout, keep: str, parameters: list[nn.Parameter],
-        shown: Tensor | float, *, fp32: bool = False,
+        shown: Tensor | float, beside: BesideRows, *, fp32: bool = False,
     ) -> list[Tensor]:  # fmt: skip
         """Return y, dx and the gradients by our code; of y what `shown`, 1 or 0, leaves of its rows."""
         store, kernels = self.decoder.store, self.wide_kernels if fp32 else self.decoder.kernels
+        rows = replace(rows, shared=beside.share())
         for parameter in parameters:
             store.gradient(parameter).zero_()
         with torch.no_grad(), without_tf32() if fp32 else nullcontext():
             y, kept = layer.forward(x.float() if fp32 else x, rows, kernels, keep)
-            upstream = layer.mlp.outer.widen_gradient(x.shape[0])
+            upstream = layer.outer.widen_gradient(x.shape[0])
             upstream[:, : x.shape[1]] = dy
             dx = layer.backward(kept, [upstream], rows, kernels)[:, : x.shape[1]]
-        return [y * shown, dx, *(store.gradient(p).clone() for p in parameters)]
+        gradients = [store.gradient(p).clone() for p in parameters]
+        return [y * shown, dx, *gradients, *beside.collect(rows.shared)]
 
     def _run_model(
-        self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, given: dict,
-        parameters: list[nn.Parameter], shown: Tensor | float,
+        self, module: nn.Module, stream: Stream, x: Tensor, dy: Tensor, beside: BesideRows,
+        parameters: list[nn.Parameter],
     ) -> list[Tensor]:  # fmt: skip
-        """Return the same by the model's own code, as a step without our decoder runs it."""
+        """Return the same by the model's own code, in its form, as a step without our decoder runs it."""
+        heard = [*parameters, *beside.leaves.values()]
         with self.autocasting():
-            y, dx, *rest = run_module(module, x, stream.spread(dy), given, parameters)
-        return [stream.cut(y) * shown, stream.cut(dx), *rest]
+            return run_module(module, x, stream.spread(dy), beside.given, heard)
 
     # -- head and whole ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from studio.models.decoder.own_inputs import by_name
 from studio.models.decoder.spec import DecoderSpec
 
 TEXTS = (
@@ -21,6 +22,8 @@ TEXTS = (
     " Привет, как дела? La réponse est: x² + 3x − 4 = 0, donc x = 1 ou x = −4. これは三つ目の文です。 ",
 )
 """Prose, code and other languages; numbers and marks in each."""
+LAYER_INPUT, LENT = "per_layer_input", "shared_kv_states"
+"""What layers call their own input, and the keys and values that others have made."""
 UNUSED = ("hidden_states", "past_key_values", "use_cache")
 LENGTHS = (57, 23, 40)
 """Tokens of the documents in our stream; the model's own code reads as many rows of the longest length and one more."""
@@ -83,7 +86,7 @@ class Stream:
         for options in reading.options:
             given = {name: _cast(value, dtype) for name, value in options.items()}
             for call, table in zip(reading.calls, tables, strict=True):
-                if _first(options.get("position_embeddings")) is _first(call[2]):
+                if _is_same(_first(options.get("position_embeddings")), _first(call[2])):
                     given["position_embeddings"] = table
             if positions is not None and given.get("position_ids") is not None:
                 given["position_ids"] = positions
@@ -109,6 +112,11 @@ def find_window(streams: Sequence[Stream | None], config: Any, number: int) -> i
     tokens = 0 if streams[0] is None else streams[0].ids.shape[1]
     # A window that a text would have exceeded and that its mask does not show is not there.
     return 0 if not window or window < tokens else window
+
+
+def _is_same(table: Any, other: Tensor) -> bool:
+    """Return whether a layer's `table` is `other`: of layers that borrow keys Gemma 4 cuts it, here to all its rows."""
+    return table is other or (isinstance(table, Tensor) and torch.equal(table, other))
 
 
 def _first(table: Any) -> Any:
@@ -137,6 +145,8 @@ def _call_again(
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Mapping):  # keys and values for other layers: a layer adds to a container of its own
+        return {name: tuple(_cast(one, dtype) for one in found) for name, found in value.items()}
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
@@ -157,8 +167,9 @@ def _watched(spec: DecoderSpec, reading: LayerReading) -> Iterator[None]:
     """Write down inside what the layers, the last norm and the rotary module are given."""
 
     def note_layer(module: nn.Module, arguments: tuple, options: dict) -> None:
-        reading.inputs.append(arguments[0] if arguments else options["hidden_states"])
-        reading.options.append({name: value for name, value in options.items() if name not in UNUSED})
+        given = by_name(module, arguments, options)
+        reading.inputs.append(given["hidden_states"])
+        reading.options.append({name: value for name, value in given.items() if name not in UNUSED})
 
     def note_norm(module: nn.Module, arguments: tuple) -> None:
         reading.inputs.append(arguments[0])

@@ -9,7 +9,7 @@ Where attention alone is another one, the model's own module stays in its place 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from studio_kernels.dispatch import ERRORS
@@ -19,9 +19,11 @@ from studio.core.i18n import Text, text
 from studio.models.decoder.attention_spec import NO_ATTENTION, ModelReading, read_attention
 from studio.models.decoder.experts_spec import ExpertsSpec, find_mixture, find_shared, read_experts
 from studio.models.decoder.latent_spec import Latent
+from studio.models.decoder.layer_inputs import InputMaker, read_maker
 from studio.models.decoder.layer_parts import (
     PARTS,
     Unlike,
+    count_features,
     find_activation,
     find_child,
     find_linears,
@@ -38,6 +40,7 @@ from studio.models.decoder.rotary_probe import Turning
 from studio.models.decoder.structure import (
     EXPERTS,
     FINAL_NORMS,
+    INPUT_GROUPS,
     MLPS,
     NORMS,
     RESIDUAL_SCALES,
@@ -45,6 +48,21 @@ from studio.models.decoder.structure import (
 from studio.models.decoder.token_rows import TokenRows, read_rows
 from studio.models.new_tokens import unwrap_end
 from studio.models.norm_probe import Norm, PlainNorm
+
+
+@dataclass(frozen=True, slots=True)
+class InputParts:
+    """What a token's own input to layer `number` goes through."""
+
+    number: int
+    gate: nn.Module
+    up: nn.Module
+    activation: str
+
+    @property
+    def groups(self) -> dict[str, tuple[nn.Module, ...]]:
+        """As LayerSpec.groups has them."""
+        return dict(zip(INPUT_GROUPS, ((self.gate,), (self.up,)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,8 @@ class LayerSpec:
     key_norm: Norm | None
     value_norm: PlainNorm | None
     """Of each value head (Gemma 4)."""
+    source: int | None
+    """The layer whose keys and values are read here, too; None: they are made here (Gemma 4 E2B)."""
     latent: Latent | None
     """Of attention whose keys and values come from a narrow row: then the norms of query and key are of narrow rows."""
     mixer: Mixer | None
@@ -101,6 +121,12 @@ class LayerSpec:
     """By which attention's and MLP's results are multiplied before they join the stream (Granite, MiniCPM3)."""
     output_scale: float
     """By which the layer's result is multiplied (Gemma 4)."""
+    layer_input: InputParts | None = None
+    """What a token's own input to the layer goes through (Gemma 4 E2B)."""
+    layer_input_norm: Norm | None = None
+    """On its result."""
+    lends: int | None = None
+    """The layer's own number, where later ones read its keys and values."""
 
     @property
     def constants(self) -> tuple[Any, ...]:
@@ -110,11 +136,16 @@ class LayerSpec:
             one
             for one in values
             if not isinstance(
-                one, (nn.Module, nn.Parameter, Norm, PlainNorm, Latent, Mixer, tuple, ExpertsSpec)
+                one, (nn.Module, nn.Parameter, Norm, PlainNorm, Latent, Mixer, tuple, ExpertsSpec, InputParts)
             )
         )
         plain += () if self.latent is None else self.latent.sizes
         return plain if self.experts is None else (*plain, self.experts.kind)
+
+    @property
+    def made_key_heads(self) -> int:
+        """Key heads that the layer's own linears give."""
+        return self.key_heads if self.source is None else 0
 
     @property
     def seen(self) -> int:
@@ -136,6 +167,7 @@ class LayerSpec:
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
         """The linears that read the same rows, by the name of their group."""
         mlp = {"gate_up": self.gate_up, "down": (self.down,)} if self.down is not None else {}
+        mlp |= {} if self.layer_input is None else self.layer_input.groups
         if self.mixer:
             return mlp
         widening = {} if self.latent is None else self.latent.groups
@@ -161,6 +193,8 @@ class DecoderSpec:
     embedding_rows: TokenRows | None = None
     """Rows of the embedding that are trained apart; likewise of the head, the same ones where both share a table."""
     head_rows: TokenRows | None = None
+    inputs: InputMaker | None = None
+    """What makes the inputs of each layer, where they have any."""
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -192,6 +226,13 @@ def _read(model: nn.Module) -> DecoderSpec:
     inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
     reading = ModelReading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
+    lenders = {layer.source for layer in found}
+    found = tuple(
+        replace(layer, lends=number) if number in lenders else layer for number, layer in enumerate(found)
+    )
+    widths = {count_features(layer.layer_input.up)[0] for layer in found if layer.layer_input is not None}
+    if widths and not all(layer.layer_input for layer in found):
+        raise Unlike(INPUT_GROUPS[0])
     head, head_rows = _read_end(model.get_output_embeddings())
     if embedding_rows and head_rows and head_rows.parameter is embedding_rows.parameter:
         head_rows = embedding_rows
@@ -200,6 +241,7 @@ def _read(model: nn.Module) -> DecoderSpec:
     return DecoderSpec(
         embedding=embedding,
         layers=found,
+        inputs=read_maker(decoder, len(found), widths),
         norm=find_norm(
             decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])
         ),
@@ -269,8 +311,22 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
         experts=experts,
         residual_scale=residual_scale,
         output_scale=float(getattr(layer, "layer_scalar", 1.0)),
+        layer_input=_read_input(layer, number, mixing, norms),
+        layer_input_norm=norms.get("layer_input_norm"),
         **mixing,
     )
+
+
+def _read_input(
+    layer: nn.Module, number: int, mixing: dict[str, Any], norms: dict[str, Norm]
+) -> InputParts | None:
+    """Return what a token's own input to `layer` goes through, None where there is none."""
+    if "layer_input_norm" not in norms:
+        return None
+    if mixing["mixer"] is not None:  # whose arguments are asked for with embeddings of no tokens
+        raise Unlike(INPUT_GROUPS[0])
+    (gate,), (up,) = (find_linears(layer, name) for name in INPUT_GROUPS)
+    return InputParts(number, gate, up, find_activation(layer, (gate,), up))
 
 
 def _read_mixer(layer: nn.Module, number: int, reading: ModelReading, unlike: Unlike) -> dict[str, Any]:
@@ -286,4 +342,5 @@ def _read_mixer(layer: nn.Module, number: int, reading: ModelReading, unlike: Un
         raise Unlike(f"{names[0]} ({type(error).__name__}: {error})") from error
     if mixer is None:
         raise unlike
+    reading.lenders.pop(reading.kind(number), None)  # nobody borrows from what it leaves
     return NO_ATTENTION | {"mixer": mixer}

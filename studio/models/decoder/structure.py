@@ -34,7 +34,8 @@ SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",),
             ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
-            ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"), ("self_attn.q_proj", "self_attn.k_proj")),
+            ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"), ("self_attn.q_proj", "self_attn.k_proj"),
+            ("self_attn.q_proj",)),
     "query_up": (("self_attn.q_b_proj",),),
     "value_up": (("self_attn.kv_b_proj",),),
     "output": (("self_attn.o_proj",), ("self_attn.out_proj",)),
@@ -43,11 +44,19 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
                 *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS)),
     "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",), ("feed_forward.w2",),
              *((f"{owner}.down_proj",) for owner in SHARED_MLPS)),
+    "input_gate": (("per_layer_input_gate",),),
+    "input_up": (("per_layer_projection",),),
 }  # fmt: skip
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
 by another name; the last forms are those of an expert that all tokens pass, and of attention whose keys and values come
 from a narrow row (DeepSeek V2, from which `query_up` and `value_up` widen them), or whose values are its keys before
-their norms (Gemma 4)."""
+their norms (Gemma 4), or which has queries alone, and keys and values of another layer (Gemma 4 E2B)."""
+INPUT_GROUPS = ("input_gate", "input_up")
+"""Groups that only layers with inputs of their own have, which the decoder makes of its tokens (Gemma 4 E2B)."""
+INPUT_PROJECTION, INPUT_TABLE = "per_layer_model_projection", "embed_tokens_per_layer"
+"""What the decoder makes these inputs by."""
+MADE_ROWS = 1024
+"""Tokens whose inputs are made at once: of Gemma 4 E2B's 35 x 256 numbers a token takes 250 KB meanwhile."""
 LATENT_GROUPS = ("query_up", "value_up")
 """Groups that only attention of that kind has."""
 LATENT_NORMS = ("self_attn.q_a_layernorm", "self_attn.kv_a_layernorm")
@@ -79,10 +88,18 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
         "routed_norm": "pre_feedforward_layernorm_2",
         "experts_norm": "post_feedforward_layernorm_2",
     },
+    {
+        "input_norm": "input_layernorm",
+        "attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "output_norm": "post_feedforward_layernorm",
+        "layer_input_norm": "post_per_layer_input_norm",
+    },
 )
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
 the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, and of
-Gemma 4, whose experts stand beside its MLP, with a norm before them and one after each of both."""
+Gemma 4, whose experts stand beside its MLP, with a norm before them and one after each of both, and of Gemma 4 E2B,
+with one on what a token's own input to the layer adds."""
 RESIDUAL_SCALES = ("residual_multiplier", "residual_scale")
 """What layers call the number by which they multiply their branches: Granite's, MiniCPM3's."""
 FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
@@ -229,7 +246,7 @@ def group_linears(
     groups, known = {}, 0
     for group, forms in GROUPS.items():
         form = next((names for names in forms if set(names) <= set(linears)), None)
-        if form is None and group in LATENT_GROUPS:
+        if form is None and group in (*LATENT_GROUPS, *INPUT_GROUPS):
             continue
         if form is None:
             return None

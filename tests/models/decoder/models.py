@@ -110,6 +110,14 @@ FAMILIES = {
             "num_global_key_value_heads": 1, "global_head_dim": 32, "final_logit_softcapping": 30.0,
         },
     ),
+    "gemma4_e2b": (  # inputs of each layer, keys and values of others, wider MLPs there
+        transformers.Gemma4TextConfig,
+        TOKENS | {
+            "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": 8,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "num_kv_shared_layers": 3,
+            "global_head_dim": 32, "final_logit_softcapping": 30.0, "use_double_wide_mlp": True,
+        },
+    ),
     "latent": (  # DeepSeek-V3's attention, in a model without experts
         transformers.DeepseekV3Config,
         TOKENS | {

@@ -22,8 +22,8 @@ from tests.models.decoder.double import in_double
 from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 
 LENGTHS = (11, 1, 20)
-EACH_TIME = ("llama", "llama3", "qwen2", "gemma3", "phi4", "granite", "olmo2", "glm4", "gemma4", "latent",
-             "latent_v2", "qwen3_5", "lfm2")  # fmt: skip
+EACH_TIME = ("llama", "llama3", "qwen2", "gemma3", "phi4", "granite", "olmo2", "glm4", "gemma4",
+             "gemma4_e2b", "latent", "latent_v2", "qwen3_5", "lfm2")  # fmt: skip
 
 
 def make_batch(vocabulary: int = 97) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -96,10 +96,22 @@ def test_in_float64_loss_and_gradients_are_the_stock_models_to_the_last_digits(f
 @pytest.mark.parametrize(
     "family",
     some(
-        ["llama", "gemma3", "granite", "olmo2", "hunyuan", "gemma4", "latent", "latent_v2", *FOREIGN],
+        [
+            "llama",
+            "gemma3",
+            "granite",
+            "olmo2",
+            "hunyuan",
+            "gemma4",
+            "gemma4_e2b",
+            "latent",
+            "latent_v2",
+            *FOREIGN,
+        ],
         "llama",
         "gemma3",
         "gemma4",
+        "gemma4_e2b",
         "latent",
         "lfm2",
     ),  # fmt: skip
@@ -113,6 +125,7 @@ def test_what_is_kept_does_not_change_the_numbers(family, chunk):
         if chunk and "all" in keeps:
             continue
         layers = tuple(LayerPolicy(keep=keep, offload=keep != "all") for keep in keeps)
+        layers *= len(decoder.layers) // len(layers)
         decoder.follow(MemoryPolicy(layers=layers, mlp_chunk_tokens=chunk, head_rows=7, head_columns=40))
         results.append(ours(model, decoder, 1.0))
     theirs = stock(model, 1.0)
@@ -135,7 +148,7 @@ def test_evaluation_gives_the_same_loss():
     assert decoder.token_losses(ids, rows, picks, targets).sum().item() == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("family", some(FAMILIES | FOREIGN, "llama", "qwen3", "lfm2"))
+@pytest.mark.parametrize("family", some(FAMILIES | FOREIGN, "llama", "qwen3", "gemma4_e2b", "lfm2"))
 def test_the_probe_finds_no_difference_and_leaves_all_as_it_was(family):
     model = make_model(family)
     decoder = take(model)

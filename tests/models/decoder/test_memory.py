@@ -15,9 +15,10 @@ from studio.models.decoder.decoder import take_over
 from studio.planning.decoder_shape import read_decoder
 from studio.planning.layer_memory import kept_bytes, moved_bytes, peak_of_layers, phase_bytes
 from studio.planning.run_plan import plan
-from tests.conftest import make_model
+from tests.conftest import make_model, make_tokenizer
 from tests.each_time import some
 from tests.machine.facts import make_machine, make_recipe
+from tests.models.decoder import models
 
 TOKENS = 512
 WIDE = {
@@ -106,7 +107,7 @@ def test_a_layer_keeps_what_is_predicted_and_its_mlp_needs_that(run, keep):
     assert sum(tensor.nbytes for tensor in moved.values()) == TOKENS * moved_bytes(shape, keep)
     kept.move_in(moved)
     del moved
-    dy = torch.zeros(TOKENS, 64 + layer.mlp.down.tail)
+    dy = layer.outer.widen_gradient(TOKENS).zero_()
     with torch.no_grad():
         peak = dy.nbytes + measure_peak(lambda: layer.backward(kept, [dy], rows, decoder.kernels))
     decoder.release()
@@ -136,3 +137,21 @@ def test_a_micro_step_needs_what_is_predicted(run, policy):
     peak = measure_peak(step)
     decoder.release()
     assert peak == pytest.approx(sum(peak_of_layers(shape, TOKENS, policy)), rel=0.08)
+
+
+@pytest.mark.parametrize("keep", ["all", "input"])
+def test_inputs_of_layers_and_keys_that_others_borrow_are_counted(keep, tmp_path):
+    """Beside what each layer keeps; the MLPs of those that borrow are twice as wide."""
+    import transformers
+
+    kind, extra = models.FAMILIES["gemma4_e2b"]
+    settings = WIDE | extra | {"layer_types": ["full_attention"] * 6, "vocab_size_per_layer_input": 512}
+    settings |= {"num_attention_heads": 4, "num_key_value_heads": 2, "global_head_dim": 16, "pad_token_id": 0}
+    transformers.AutoModelForCausalLM.from_config(kind(**settings)).save_pretrained(tmp_path)
+    make_tokenizer(tmp_path)
+    facts = inspect_model(str(tmp_path))
+    recipe = make_recipe({"data.max_length": TOKENS, "optim.micro_batch": 1})
+    shape = read_decoder(plan(make_machine(), recipe, facts), facts, recipe)
+    assert (shape.input_width, shape.lent, shape.widest_mlp) == (8, 2 * 32, 2 * 192)
+    run = adapt(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), recipe.adapter), shape
+    test_a_micro_step_needs_what_is_predicted(run, MemoryPolicy(layers=(LayerPolicy(keep=keep),) * 6))

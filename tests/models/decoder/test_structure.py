@@ -133,7 +133,7 @@ def test_layers_with_mixers_of_the_models_own_are_known_by_their_other_parts():
     assert find(ours, around | {"self_attn.sinks": 4}) == (), "sinks are ours, too"
     assert find(mixers, norms) == (), "no MLP"
     assert find(mlp | mixers, {"some_norm": 64}) == (), "norms elsewhere"
-    assert find(mlp | mixers | {"per_layer_input_gate": (8, 8)}, norms) == (), "a linear of the layer's own"
+    assert find(mlp | mixers | {"some_gate": (8, 8)}, norms) == (), "a linear of the layer's own"
     found, by_mixer = split_mixers(mlp | mixers)
     assert found == mlp
     assert {name: set(part) for name, part in by_mixer.items()} == {

@@ -94,7 +94,7 @@ class SelfAttention:
         """See LayerBlock."""
         saved = SavedAttention(x if level >= 0 else None)
         qkv, u_qkv = self._project_qkv(x, rows, kernels)
-        attended, statistics = self._attend(qkv, rows, kernels)
+        attended, statistics = self._attend(qkv, rows, kernels, lend=True)
         if level >= 2:
             saved.qkv, saved.u_qkv = qkv, own_memory(u_qkv)
         del qkv, u_qkv
@@ -186,7 +186,7 @@ class SelfAttention:
     def _rotate(self, qk: Tensor, rows: BatchLayout, kernels: Kernels) -> None:
         """Rotate query and key in place, and let queries grow with their position where no norm follows."""
         spec = self.spec
-        sizes = spec.query_heads, spec.key_heads, spec.head_dim
+        sizes = spec.query_heads, spec.made_key_heads, spec.head_dim
         interleaved = spec.turning.interleaved
         kernels.rope.forward(qk, *rows.tables[spec.rotary], rows.positions, *sizes, interleaved=interleaved)
         if not spec.turning.norm_last:
@@ -200,7 +200,10 @@ class SelfAttention:
         """
         spec = self.spec
         if self.turns_back:
-            tables, sizes = rows.tables[self.turns_back], (spec.query_heads, spec.key_heads, spec.head_dim)
+            tables, sizes = (
+                rows.tables[self.turns_back],
+                (spec.query_heads, spec.made_key_heads, spec.head_dim),
+            )
             kernels.rope.forward(qkv, *tables, rows.positions, *sizes, interleaved=spec.turning.interleaved)
         return qkv if self.turns_back or (self.qkv.magnitudes is not None and spec.keeps_raw) else None
 
@@ -212,7 +215,7 @@ class SelfAttention:
 
     def _views(self, qk: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         spec = self.spec
-        d, nq, nk = spec.head_dim, spec.query_heads, spec.key_heads
+        d, nq, nk = spec.head_dim, spec.query_heads, spec.made_key_heads
         q = qk[:, : nq * d].unflatten(1, (nq, d))
         k = qk[:, nq * d : (nq + nk) * d].unflatten(1, (nk, d))
         v = qkv[:, self._values].unflatten(1, (nk, d))
@@ -222,8 +225,8 @@ class SelfAttention:
     def _values(self) -> slice:
         """The columns of the projection that are values."""
         spec = self.spec
-        first = (spec.query_heads + spec.key_heads * (not spec.values_are_keys)) * spec.head_dim
-        return slice(first, first + spec.key_heads * spec.head_dim)
+        first = (spec.query_heads + spec.made_key_heads * (not spec.values_are_keys)) * spec.head_dim
+        return slice(first, first + spec.made_key_heads * spec.head_dim)
 
     def _normalise_values(self, v: Tensor, kernels: Kernels) -> Tensor:
         norm = self.spec.value_norm
@@ -244,17 +247,19 @@ class SelfAttention:
         spec = self.spec
         if spec.query_norm is None:
             return self._views(qkv, qkv)
-        queries, width = spec.query_heads * spec.head_dim, (spec.query_heads + spec.key_heads) * spec.head_dim
+        queries = spec.query_heads * spec.head_dim
+        width = queries + spec.made_key_heads * spec.head_dim
         qk = torch.empty(qkv.shape[0], width, dtype=qkv.dtype, device=qkv.device)
         if spec.fuses_head_norms:
-            sizes = spec.query_heads, spec.key_heads, spec.head_dim
+            sizes = spec.query_heads, spec.made_key_heads, spec.head_dim
             kernels.rope.forward(
                 qkv, *rows.tables[spec.rotary], rows.positions, *sizes, **self._head_norms(), out=qk
             )
             self._scale(qk[:, :queries], rows)
         else:
             normalise_heads(qkv[:, :queries], spec.query_norm, kernels, qk[:, :queries])
-            normalise_heads(qkv[:, queries:width], spec.key_norm, kernels, qk[:, queries:])
+            if width > queries:
+                normalise_heads(qkv[:, queries:width], spec.key_norm, kernels, qk[:, queries:])
             if spec.keeps_raw:
                 self._rotate(qk, rows, kernels)
             else:
@@ -280,8 +285,9 @@ class SelfAttention:
         self, dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
     ) -> None:  # fmt: skip
         spec, norms = self.spec, {}
-        queries, width = spec.query_heads * spec.head_dim, (spec.query_heads + spec.key_heads) * spec.head_dim
-        sums = self.norm_gradients.get("query_norm"), self.norm_gradients.get("key_norm")
+        queries = spec.query_heads * spec.head_dim
+        width = queries + spec.made_key_heads * spec.head_dim
+        sums = self._norm_sums()
         parts = (slice(0, queries), spec.query_norm, sums[0]), (slice(queries, width), spec.key_norm, sums[1])
         self._scale(dq, rows)
         if spec.turning.norm_last:
@@ -292,29 +298,40 @@ class SelfAttention:
         elif spec.fuses_head_norms:
             norms = self._head_norms() | {"qkv": qkv, "norm_gradients": None if sums[0] is None else sums}
         kernels.rope.backward(
-            dq, dk, dv, *rows.tables[spec.rotary], rows.positions, spec.query_heads, spec.key_heads,
+            dq, dk, dv, *rows.tables[spec.rotary], rows.positions, spec.query_heads, spec.made_key_heads,
             spec.head_dim, **{"interleaved": spec.turning.interleaved} | norms, out=out,
         )  # fmt: skip
         if spec.keeps_raw and not norms:
-            for part, norm, gradient in parts:
+            for part, norm, gradient in parts[: 1 + (width > queries)]:
                 out[:, part] = normalise_heads_backward(
                     out[:, part], qkv[:, part], norm, kernels, gradient
                 ).flatten(1)
 
     def _head_norms(self) -> dict:
         query, key = self.spec.query_norm, self.spec.key_norm
-        if query is None or key is None:
+        if query is None:
             return {}
+        key = key or query  # there is no key to normalise
         eps, offset, order = query.options
         return {
             "query_norm": query.weight, "key_norm": key.weight, "eps": eps, "offset": offset, "order": order,
             "interleaved": self.spec.turning.interleaved,
         }  # fmt: skip
 
-    def _attend(self, qkv: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, tuple[Tensor, ...]]:
-        attended, statistics = self.kernel.forward(
-            *self._heads(qkv, rows, kernels), rows.documents, self.spec.sinks
-        )
+    def _norm_sums(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return where the gradients of the norms of query and key are added."""
+        return self.norm_gradients.get("query_norm"), self.norm_gradients.get("key_norm")
+
+    def _attend(
+        self, qkv: Tensor, rows: BatchLayout, kernels: Kernels, *, lend: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        q, k, v = self._heads(qkv, rows, kernels)
+        if lend and self.spec.lends is not None:
+            rows.shared.keys[self.spec.lends] = (
+                k.contiguous(),
+                v.contiguous(),
+            )  # without the queries beside them
+        attended, statistics = self.kernel.forward(q, k, v, rows.documents, self.spec.sinks)
         return self._join_heads(attended), statistics
 
     def _join_heads(self, attended: Tensor) -> Tensor:
@@ -329,6 +346,8 @@ class SelfAttention:
         self, gradients: list[Tensor], saved: SavedAttention, rows: BatchLayout, kernels: Kernels
     ) -> Tensor:
         """Return the gradient of what the projection gave, wide for its group; takes out those of q, k and v."""
+        if self.spec.lends is not None:
+            gradients[1:] = rows.shared.settle(self.spec.lends, *gradients[1:])
         dqkv = self.qkv.widen_gradient(saved.qkv.shape[0])
         self._heads_backward(*gradients, saved.qkv, rows, kernels, dqkv[:, : self.qkv.outputs])
         gradients.clear()

@@ -92,6 +92,8 @@ class GatedMLP:
 
     def recompute(self, saved: SavedMLP, y: Tensor | None, rows: BatchLayout, kernels: Kernels) -> Tensor:
         """See LayerBlock; gate and up are computed again by backward(), portion by portion."""
+        if y is None and saved.down is not None:
+            y = join(self.spec.output_norm, self.spec.residual_scale, saved.down, saved.x, kernels, keep=True)
         return self.forward(saved.x, rows, kernels, -1)[0] if y is None else y
 
     def backward(

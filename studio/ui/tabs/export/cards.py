@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from studio.engine.exporters.exporter import PLACES
-from studio.services.exports import Estimate, ExportItem, KeptExport, loading_lines
+from studio.services.exports import MEASURED, Estimate, ExportItem, KeptExport, loading_lines
 from studio.ui.cards import Say, note_card
 from studio.ui.quantities import size_words
 from studio.ui.templates import render
@@ -32,7 +32,7 @@ def target_cards(estimates: Sequence[Estimate], say: Say, *, busy: bool, waits: 
         for place, found in forms.items()
         if found
     ]
-    return render("tabs/export/targets.html", say, places=places, waits=waits, run=run)
+    return render("tabs/export/targets.html", say, places=places, waits=waits, run=run, measured=MEASURED)
 
 
 def _describe_target(found: Estimate, say: Say, *, busy: bool) -> dict[str, Any]:

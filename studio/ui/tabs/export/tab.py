@@ -10,8 +10,10 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
+from studio.engine.exporters.exporter import FileLimits
 from studio.services.chat_service import say_place
-from studio.services.exports import TARGETS, describe
+from studio.services.export_source import Curve
+from studio.services.exports import MEASURED, STATE, TARGETS, describe
 from studio.ui.cards import heading, run_label
 from studio.ui.context import Context
 from studio.ui.quantities import size_words
@@ -24,6 +26,7 @@ from studio.ui.tabs.export.cards import (
     target_cards,
     working_card,
 )
+from studio.ui.tabs.export.curve import curve_card
 from studio.ui.tabs.export.hub_card import STOP, HubCard
 
 LOOK_EVERY_S = 0.3
@@ -155,11 +158,18 @@ class ExportTab:
         elif do == "stop" and value != STOP and exports.job is not None:
             exports.job.stop()
             yield NOTHING
+        elif do in ("measure", "fit") and run:
+            name, target, place = part_state(run, MEASURED)
+            size_bytes = int(value) if do == "fit" and value.isascii() and value.isdigit() else 0
+            exports.start(name, target, place, FileLimits(size_bytes=size_bytes), measure=do == "measure")
+            yield from self.watch(run)
+        elif do == "pick" and run and value.isascii() and value.isdigit():
+            yield [gr.skip(), self._show_curve(run, int(value[:18])), gr.skip()]
         elif do == "go_on":
             kept = next((one for one in exports.list_kept() if one.name == value), None)
             if kept is None:
                 raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
-            exports.start(kept.run, kept.target, kept.place)
+            exports.start(kept.run, kept.target, kept.place, kept.limits)
             yield from self.watch(run)
         elif do == "discard":
             freed_bytes = exports.discard(value)
@@ -197,6 +207,10 @@ class ExportTab:
 
     def _show_end(self, job: Any, name: str, local: bool) -> str:
         say = self.context.say
+        if job.error is None and isinstance(job.result(), Curve):
+            state = name.removesuffix(f"-{MEASURED}")
+            run, place = STATE.fullmatch(state).groups()
+            return self._show_curve(f"{run}@{place}" if place else run)
         if job.error is None:
             try:
                 return result_card(self.context.desk.exports.find(name), say, local=local)
@@ -206,6 +220,14 @@ class ExportTab:
             kept = {one.name for one in self.context.desk.exports.list_kept()}
             return stopped_card(say, kept=name in kept)
         return error_card(self.context.say_error(job.error))
+
+    def _show_curve(self, state: str, picked: int = 0) -> str:
+        """Return what was measured of a state of a run, "" where nothing was."""
+        run, _, place = part_state(state, MEASURED)
+        exports = self.context.desk.exports
+        curve = exports.find_curve(run, place)
+        busy = exports.job is not None and not exports.job.ended
+        return curve_card(curve, self.context.say, picked=picked, busy=busy) if curve else ""
 
     def list_items(self) -> str:
         """Return what was exported, for the page that asks."""
