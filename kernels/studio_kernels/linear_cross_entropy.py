@@ -31,6 +31,7 @@ from studio_kernels._triton import gpu_support
 from studio_kernels.ce_chunks import portions, trained_rows, workspace_bytes
 from studio_kernels.ce_math import IGNORE, processors_of, spread
 from studio_kernels.ce_tile import Block, finish_block, turn_tile
+from studio_kernels.entropy import EntropySums
 from studio_kernels.linear_cross_entropy_kernels import _finish_kernel, _turn_kernel, block_shape
 from studio_kernels.matmul import multiply_into
 from studio_kernels.op import Implementation, Op, Support
@@ -62,6 +63,7 @@ def _forward(
     columns: int = 0,
     out: Tensor | None = None,  # (N, H), may be `hidden`
     weight_gradient: Tensor | None = None,  # (V, H) float32
+    entropies: Tensor | None = None,  # (N,) float32
 ) -> tuple[Tensor, Tensor | None]:  # () or (N,) float32, (N, H)
     """The loss and its gradient in `hidden`.
 
@@ -70,6 +72,7 @@ def _forward(
     `ignore` have loss and gradient 0; any other label that is not in the vocabulary gives a loss that is not finite.
     `rows` and `columns` set R and C (a multiple of 16), 0 leaves them to `portions`. Nothing waits for the device.
     dW is added to `weight_gradient` where given: a tile then holds all V words of fewer rows, in as many bytes.
+    `entropies`, where given, takes the entropy of each row's words (see `entropy`).
 
     Raises:
         ValueError: hidden and weight differ in dtype, or dW is asked for without the gradient.
@@ -101,12 +104,15 @@ def _forward(
             targets=targets[part], reference=state[0, :size], total=state[1, :size], label=state[2, :size],
             accumulated=None if sums is None else sums[:size], vocabulary=vocabulary, softcap=softcap, ignore=ignore,
         )  # fmt: skip
+        unsure = None if entropies is None else EntropySums(size, tile)
         for start in range(0, vocabulary, columns):
             words = weight[start : start + columns]
             z = tile[:size, : words.shape[0]]
             if bias is not None:
                 z.copy_(bias[start : start + columns].to(wide).expand_as(z)).mul_(unit)
             multiply_into(hidden[part], words.t(), z, add=bias is not None, scale=unit)
+            if unsure is not None:
+                unsure.take(z, softcap)
             if weight_gradient is not None:
                 shares = turn(block, z, start, wide)
                 pulls = _finish_shares(block, shares, factors[part] * logit_scale, unit_of_log, hidden.dtype)
@@ -120,6 +126,8 @@ def _forward(
                 del shares  # before the next tile makes its own
         given = out[part] if gradient and weight_gradient is None else None
         finish(block, weight, factors[part], logit_scale, losses[part], given)
+        if unsure is not None:
+            unsure.finish(entropies[part])
         if weight_gradient is not None:
             out[part].copy_(block.accumulated)
     return losses.sum() if reduction == "sum" else losses, out if gradient else None

@@ -260,6 +260,8 @@ def describe(event: RunEvent) -> Text | None:
             trained=facts.trained_tokens,
             steps=event.total_steps,
         )
+    if isinstance(event, EvalLogged) and event.reward is not None:
+        return text("event.evaluated.reward", step=event.step, reward=f"{event.reward:.4f}")
     if isinstance(event, EvalLogged):
         return text("event.evaluated", step=event.step, loss=f"{event.loss:.4f}")
     if isinstance(event, AnswersScored):

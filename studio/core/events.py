@@ -11,6 +11,9 @@ from studio.core.i18n import Text, text
 
 EVENTS_VERSION = 1
 
+HELD_OUT_REWARD = "reward"
+"""The metric of an evaluation that is no loss but a reward."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
@@ -139,7 +142,13 @@ class EvalLogged(RunEvent):
     kind: ClassVar[str] = "eval_logged"
     step: int
     loss: float
+    """What is to become smaller: minus `reward`, where there is one."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of answers to held-out questions; None of who learns from examples, and has a loss."""
+        return self.metrics.get(HELD_OUT_REWARD)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 from studio.core.i18n import Text, text
 
 EFFECTS = ("none", "more", "less")
+AUTO = "auto"
+"""What a field shows for 0, where that is what is usual."""
 UNITS = (
     "", "tokens", "steps", "examples", "epochs", "rows", "share", "evaluations", "checkpoints", "layers", "answers",
     "rounds",
@@ -41,6 +43,8 @@ class Knob:
     """`own` where `memory` and `time` cannot say it: then the text `knob.PATH.effect` does."""
     useful: tuple[float, ...] = ()
     """Values that a person usually chooses among, ascending."""
+    auto: bool = False
+    """Whether 0 stands for what is usual: a person reads and types AUTO for it."""
 
     @property
     def label(self) -> Text:
@@ -79,10 +83,11 @@ def knob(
     time: str = "none",
     effect: str = "",
     useful: tuple[float, ...] = (),
+    auto: bool = False,
 ) -> Any:
     """Return a dataclass field with its Knob facts as metadata. A field without `default` is required."""
     facts = {"unit": unit, "minimum": minimum, "maximum": maximum, "choices": choices, "level": level}
-    facts |= {"memory": memory, "time": time, "effect": effect, "useful": useful}
+    facts |= {"memory": memory, "time": time, "effect": effect, "useful": useful, "auto": auto}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=facts)
     return field(default=default, metadata=facts)

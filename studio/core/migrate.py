@@ -8,7 +8,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.events import EVENTS_VERSION
 from studio.core.i18n import text
-from studio.core.recipe import RECIPE_VERSION, RENAMED
+from studio.core.recipe import RECIPE_VERSION, RENAMED, USUAL_RATE, USUAL_RATES
 from studio.core.run_record import RECORD_VERSION
 
 QUEUE_VERSION = 2
@@ -34,6 +34,20 @@ def _lift_recipe_1(recipe: dict[str, Any]) -> dict[str, Any]:
         rest = {key: value for key, value in data.items() if key != "packing"}
         lifted["data"] = {**rest, "fill": data["packing"]}
     return lifted
+
+
+def _lift_recipe_2(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A learning rate of 2e-4 was one that nobody set; where a person wrote the file (a few keys), it is theirs.
+
+    Of all weights and examples it stays: these took it, and have a usual one of their own today.
+    """
+    optim, adapter = recipe.get("optim"), recipe.get("adapter")
+    if not isinstance(optim, Mapping) or "epsilon" not in optim or optim.get("learning_rate") != USUAL_RATE:
+        return recipe
+    full = isinstance(adapter, Mapping) and adapter.get("method") == "full"
+    if full and recipe.get("objective", "auto") not in ("auto", *USUAL_RATES):
+        return recipe
+    return {**recipe, "optim": {key: value for key, value in optim.items() if key != "learning_rate"}}
 
 
 def rename_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +91,7 @@ def _lift_items(queue: dict[str, Any]) -> dict[str, Any]:
 # (kind, version lifted from) -> the function that lifts it by one.
 LIFTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("recipe", 1): _lift_recipe_1,
+    ("recipe", 2): _lift_recipe_2,
     ("queue", 1): _lift_items,
 }
 

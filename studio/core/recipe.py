@@ -9,7 +9,7 @@ from typing import Any
 from studio.core.knobs import knob
 from studio.core.metrics.suggest import ANSWER_METRICS
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 RENAMED = {
     "limits": "run",
     "method": "objective",
@@ -19,8 +19,21 @@ RENAMED = {
 """Path in a recipe of earlier versions -> its name of today; the first recipes of version 2 had the old ones, too."""
 
 
-USUAL_RATE = 2e-4
-"""The learning rate that nobody set: an objective that compares answers has a usual one of its own."""
+USUAL_RATE, USUAL_FULL_RATE = 2e-4, 2e-5
+"""The learning rates of examples where nobody set one: for an adapter, and for all weights."""
+USUAL_RATES: dict[str, tuple[float, float]] = {
+    "dpo": (5e-6, 5e-7),
+    "simpo": (5e-6, 5e-7),
+    "cpo": (5e-6, 5e-7),
+    "orpo": (8e-6, 8e-7),
+    "kto": (5e-6, 5e-7),
+    "reward": (1e-4, 1e-5),
+    "grpo": (1e-5, 1e-6),
+}
+"""Objective that does not learn from examples -> that of an adapter and that of all weights where nobody set one.
+
+What is usual for examples is forty times what comparisons bear: they break the model's answers above it.
+"""
 USUAL_SHARE, SHARED_ROWS = 0.05, 100
 """The validation share that nobody set, and from how many rows on it sets some aside: five tell little already."""
 
@@ -141,8 +154,9 @@ class OptimSpec:
     """How big the corrections are, over how many examples each, and for how long."""
 
     learning_rate: float = knob(
-        USUAL_RATE, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4)
+        0.0, minimum=0.0, maximum=1.0, level="basic", useful=(1e-4, 2e-4, 5e-4), auto=True
     )
+    """0: what is usual for the objective, see settle_rate()."""
     modules_rate: float = knob(0.1, unit="share", minimum=0.0, maximum=10.0, useful=(0.02, 0.1, 0.5, 1))
     epochs: float = knob(
         3.0, unit="epochs", minimum=0.0, maximum=1000, level="basic", time="more", useful=(1, 2, 3, 5)
@@ -257,7 +271,7 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """One run: `{"version": 2, "model": {...}, "data": {...}, ...}`; all but two keys have a default."""
+    """One run: `{"version": 3, "model": {...}, "data": {...}, ...}`; all but two keys have a default."""
 
     version: int = RECIPE_VERSION
     name: str = knob("", level="common")
@@ -315,6 +329,17 @@ def settle_objective(recipe: Recipe, format: str) -> Recipe:
     if recipe.objective != "auto" or not format:
         return recipe
     return change_recipe(recipe, {"objective": LEARNS.get(format, ("sft",))[0]})
+
+
+def settle_rate(recipe: Recipe) -> Recipe:
+    """Return `recipe` with the learning rate that is usual for its objective, where nobody set one.
+
+    Of an objective `auto` it is that of examples: settle_objective() comes first where the format is known.
+    """
+    if recipe.optim.learning_rate:
+        return recipe
+    usual = USUAL_RATES.get(recipe.objective, (USUAL_RATE, USUAL_FULL_RATE))
+    return change_recipe(recipe, {"optim.learning_rate": usual[recipe.adapter.method == "full"]})
 
 
 def share_held_out(spec: DatasetSpec, rows: int) -> float:

@@ -31,6 +31,8 @@ class RunRecord:
     total_steps: int = 0
     loss: float | None = None
     eval_loss: float | None = None
+    eval_reward: float | None = None
+    """In the place of a loss: of held-out questions, where it learned from its own answers."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of its objective, at the last step."""
     scores: tuple[HeldOutScore, ...] = ()

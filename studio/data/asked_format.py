@@ -7,6 +7,7 @@ from pathlib import Path
 
 from studio.core.recipe import SAMPLING, DatasetSpec
 from studio.data.convert import understand_source
+from studio.data.formats.rl import FORMAT
 from studio.data.row import RowError
 from studio.data.source import Source, open_source
 from studio.data.understanding import Understanding
@@ -18,8 +19,9 @@ WEAK = ("prompt_completion", "text")
 def settle_asked(spec: DatasetSpec, objective: str, cache: Path | None = None) -> DatasetSpec:
     """Return `spec` with the format `rl` where nobody chose one and `objective` asks: it says what data leave open.
 
-    As it is where rows are chats that end with an answer, or are no questions. Raises StudioError for a source that
-    cannot be read.
+    Where its rows do not tell the question by themselves (mbpp has a task, its code and its tests), the columns of
+    question and answer are those that learning by examples would take. As it is where rows are chats that end with an
+    answer, or are no questions. Raises StudioError for a source that cannot be read.
     """
     if objective not in SAMPLING or spec.format != "auto":
         return spec
@@ -27,9 +29,21 @@ def settle_asked(spec: DatasetSpec, objective: str, cache: Path | None = None) -
     found = understand_source(source, spec, cache)
     if _is_sure(found) and found.format.name not in WEAK and _reads(source, found):
         return spec
-    asked = dataclasses.replace(spec, format="rl")
-    other = understand_source(source, asked, cache)
-    return asked if _is_sure(other) and _reads(source, other) else spec
+    for mapping in (spec.mapping, _ask_for(found)):
+        if mapping is None or not {*mapping} <= {*FORMAT.roles}:
+            continue
+        asked = dataclasses.replace(spec, format="rl", mapping=mapping)
+        other = understand_source(source, asked, cache)
+        if _is_sure(other) and _reads(source, other):
+            return asked
+    return spec
+
+
+def _ask_for(found: Understanding) -> dict[str, str] | None:
+    """Return the mapping of an example as that of a question with an answer to check; None where it is none."""
+    if not _is_sure(found) or found.format.name != "prompt_completion":
+        return None
+    return {"answer" if role == "completion" else role: column for role, column in found.mapping.items()}
 
 
 def _is_sure(found: Understanding) -> bool:

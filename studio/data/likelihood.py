@@ -54,7 +54,8 @@ WRITTEN = MADE | frozenset(
     "simplification neutral formal fluent clean polished revised edited reworded rephrased rephrase "
     "normalized normalised layman laymen cmd command bash shell regex snippet program implementation highlights "
     "tldr gist gt "
-    "directions expected explanation translated translations summaries abstract answer_text assistant bot "
+    "directions expected explanation translated translations summaries abstract answer_text assistant bot ai gpt "
+    "chatgpt chatbot "
     "antwort antworten ausgabe lösung loesung übersetzung uebersetzung zusammenfassung respuesta salida "
     "solución solucion traducción traduccion resumen réponse reponse sortie traduction résumé risposta "
     "soluzione traduzione riassunto resposta saída tradução resumo ответ решение перевод 答 答案 回答 回复 输出 "
@@ -79,7 +80,8 @@ ASIDE = frozenset(
     "comments feedback critique judgement judgment extra_info extra metadata meta raw original original_text "
     "annotation source url tags license licence copyright attribution disclaimer incorrect distractor distractors "
     "negative negatives wrong rejected test tests check checks verification constraints seed seeds "
-    "generations generation samples attempts attempt neg preference preferences mask masks".split()
+    "generations generation samples attempts attempt neg preference preferences mask masks criteria criterion "
+    "rubrics".split()
 )
 """Words in the names of what is rather left out."""
 THOUGHTS = frozenset(

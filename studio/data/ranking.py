@@ -119,6 +119,11 @@ def is_drafted(name: str, other: str) -> bool:
     return bool(MACHINES & {*words} and shared) and not MACHINES & {*others}
 
 
+def are_drafts(name: str, other: str) -> bool:
+    """Return whether two columns are what two programs wrote, by their names: `gpt3` and `ft_gpt`."""
+    return bool(MACHINES & {*part_name(name)} and MACHINES & {*part_name(other)})
+
+
 def _has_person(one: Column, columns: Sequence[Column]) -> bool:
     """Return whether what a program wrote stands beside the same from somebody else: `answer_gpt`, `answer_doctor`."""
     others = [two for two in columns if two is not one and two.is_prose]
@@ -315,6 +320,8 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     thinkers = {part_name(one.name)[:1] for one in columns if {*part_name(one.name)[1:]} & THINKING}
     thinkers = {front for front in thinkers if any(part_name(one.name)[:1] == front for one in free)}
 
+    known = [one for one in free if {*part_name(one.name)} & TRUE and one.distinct > 1]
+
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
         sure = hints(one, (*ANSWERS, *PRODUCTS, *LABEL))
@@ -334,6 +341,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             bool(words & THINKING) and not sure and not alone,
             finding and not words & JUDGED,
             not (spoken and is_language(one.name)),
+            known != [one],
             _is_heading(one, free),
             bool(words & MACHINES) and _has_person(one, free),
             not (one.is_prose and words <= REVISED),

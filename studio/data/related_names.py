@@ -112,5 +112,7 @@ def are_versions(name: str, other: str) -> bool:
 def is_in_language(name: str, other: str) -> bool:
     """Return whether a column is one in another language, by their names: `instruction_ko` of `instruction`."""
     words, core = part_name(name), part_name(other)
+    if are_versions(name, other):
+        return True
     behind = words[len(core) :]
     return bool(core) and words[: len(core)] == core and len(behind) == 1 and behind[0] in LANGUAGES

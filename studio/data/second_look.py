@@ -35,6 +35,17 @@ ASIDE = (
     | {"type", "difficulty", "level", "topic", "genre", "tag", "tags", "locale", "style"}
 )
 """Words in the names of labels that only say where a row is from, or of what kind it is."""
+KNOWN = (
+    "reference",
+    "ground_truth",
+    "gt",
+    "gold",
+    "gold_answer",
+    "reference_answer",
+    "expected_answer",
+    "标准答案",
+)
+"""Names of what an answer is known to be; beside them stands what somebody, or a program, answered."""
 TALKED = ("messages", "sharegpt")
 MARK = re.compile(
     r"[ \t]*[-*]{0,2}[ \t]*(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?[\])]?[ \t]+)?"
@@ -46,6 +57,8 @@ MOST_FILES = 3
 LINES, FEWEST_MARKS, MARKED = 500, 4, 0.5
 QUOTING = 0.8
 """Of the lines, so many hold several quoted cells where they are a table, or ask where none of them answers."""
+QUESTION_WORDS = 40
+"""A text with more of them that ends with a question mark is an article, or a talk."""
 HEADED = 3
 """So many times longer is a text than its title."""
 FEWEST_ASKED = 8
@@ -67,7 +80,9 @@ def look_again(
         if "text" in chosen:
             return ()
         asked = _ask_grades(mapping, columns, rows) or _ask_records(mapping["text"], rows)
-        return asked or _ask_title(mapping["text"], columns, rows)
+        return (
+            asked or _ask_title(mapping["text"], columns, rows) or _ask_open(mapping["text"], columns, rows)
+        )
     role = next((role for role in ANSWERING if role in mapping), "")
     asked = next((mapping[role] for role in ASKED if role in mapping), "")
     known = measure_columns(columns, rows)
@@ -80,7 +95,9 @@ def look_again(
     renewed = is_renewed(answer.name, asked)
     if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):
         names = [one.name for one in told]
-        named = not hints(answer, TOLD) and any(hints(one, TOLD) for one in told)
+        named = any(hints(one, KNOWN) for one in told) or (
+            not hints(answer, TOLD) and any(hints(one, TOLD) for one in told)
+        )
         names = [*names, answer.name] if named else [answer.name, *names]
         return (ask_role(role, names, rows),)
     free = [one for one in MATERIALS if one in format.roles and one not in mapping]
@@ -96,6 +113,14 @@ def _ask_grades(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values])
     known = measure_columns(columns, rows)
     sorting = [one.name for one in known.values() if one.spoken and GRADED & {*part_name(one.name)}]
     return ask_labels(mapping, [name for name in columns if name not in sorting], rows, sure=True)
+
+
+def _ask_open(name: str, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether questions that nothing answers are prompts, whose answers are rewarded."""
+    asking = measure_columns([name], rows)[name]
+    if asking.rows < FEWEST_ASKED or asking.asks < QUOTING or asking.words > QUESTION_WORDS:
+        return ()
+    return (ask_format(text("data.ask.open", column=shorten(name)), ("rl", "text")),)
 
 
 def _ask_title(name: str, columns: Sequence[str], rows: Sequence[Values]) -> tuple[Question, ...]:
@@ -167,7 +192,12 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
     told = [one for one in rest if (one.spoken or one.counted or one.is_labels) and not one.structured]
     if hints(answer, TOLD):
         # What people found of an answer is a lesson of its own; with a yes or no it is asked about as a verdict.
-        return [one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken]
+        known = [] if hints(answer, KNOWN) else [one for one in told if hints(one, KNOWN) and one.is_prose]
+        # What a program answered is held against what is known to be right.
+        known = [one for one in known if one.plain and one.filled >= MOSTLY and not answer.is_labels]
+        return known or [
+            one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken
+        ]
     sorting = [one for one in told if one.is_labels and one.spoken and not {*part_name(one.name)} & ASIDE]
     named = [one for one in told if hints(one, TOLD) and not is_noted(one)]
     # One kind sorts the rows; several were found out about each of them.

@@ -317,11 +317,29 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
         and 2 * len({str(row.get(name)) for row in rows}) > len(rows)
         and (lengths[name] >= SENTENCE_CHARACTERS or simplify(name) in (*ANSWERS, *INSTRUCTION, *QUESTIONS))
     ]
-    if style is None or sum(repeats(name, long, rows) for name in others) > 1:
+    if style is None:
+        return None
+    if sum(repeats(name, long, rows) for name in others) > 1 and not _has_system(cells, style, rows):
         return None
     if not any(simplify(name) in ANSWERS for name in columns) and _are_open(cells, style):
         return None  # prompts: what is said to them stands elsewhere, under a name of its own
     return Transcript(column=long[0], style=style.name, apart=style.single and plain)
+
+
+def _has_system(cells: Sequence[str], style: Style, rows: Sequence[Values]) -> bool:
+    """Return whether most texts, rendered with the marks of a template, say at their head what no column holds."""
+    if style.name in ("headings", "words"):
+        return False  # the frame of a prompt is none
+    told = 0
+    for cell, row in zip(cells, rows, strict=False):
+        (who, _, said), *_ = part_transcript(cell, style) or [("", "", "")]
+        beside = [words for words in row.values() if isinstance(words, str) and words != cell]
+        told += (
+            name_role(who) == "system"
+            and not is_blank(said)
+            and not any(said.strip() in one for one in beside)
+        )
+    return 2 * told > len(cells)
 
 
 def _are_open(cells: Sequence[str], style: Style) -> bool:

@@ -18,7 +18,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.cells import Values, show_names
+from studio.data.formats.cells import Values, count_words, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
 from studio.data.formats.column_relations import judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
@@ -27,7 +27,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING, is_drafted
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted
 from studio.data.related_names import (
     are_twins,
     are_versions,
@@ -262,6 +262,8 @@ def ask_rest(
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
+        or (_lists_words(one.name, rows) and not _is_read(one) and not (answer and used[answer].is_labels))
+        or are_drafts(one.name, answer)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
         or (simplify(asked) == "prompt" and not _is_read(one))
@@ -350,6 +352,16 @@ def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
 def _is_read(one: Column) -> bool:
     """Return whether a column is called something that is read; a prompt holds already all that it needs."""
     return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
+
+
+def _lists_words(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of several words or two each: key words, tags, what is to be named."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
+    if not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
+        return False
+    parts = [part for cell in cells for part in cell]
+    brief = all(isinstance(part, str) for part in parts) and len(parts) > len(cells)
+    return brief and sum(map(count_words, parts)) < WORDY * len(parts)
 
 
 def _holds_objects(name: str, rows: Sequence[Values]) -> bool:

@@ -126,6 +126,7 @@ def write_card(facts: ModelFacts, record: RunRecord) -> str:
         if record.loss is not None
         else "| last training loss | - |",
         *([f"| validation loss | {record.eval_loss:.4f} |"] if record.eval_loss is not None else []),
+        *([f"| held-out reward | {record.eval_reward:.4f} |"] if record.eval_reward is not None else []),
         f"| seed | {record.seed} |",
         f"| data sha256 | `{record.data_hash[:16]}` |",
         f"| hardware | {record.gpu or 'CPU'} |",

@@ -141,6 +141,8 @@ class Batch:
     """(N,) int64: flat positions whose next token is trained; found on the CPU so that no step waits for the GPU"""
     targets: torch.Tensor
     """(N,) int64: those next tokens"""
+    entropies: torch.Tensor | None = None
+    """(N,) float32, for the head to fill; None where nobody wants them"""
 
 
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device, multiple: int = 8) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +18,9 @@ from studio.engine.objectives.objective import Objective, Picked, Terms, TokenOb
 from studio.engine.train_step import Scale, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
-from studio.models.decoder.decoder import Decoder, Judge
+from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
+from studio.models.decoder.row_judge import RowJudge
 from studio.planning.memory_estimate import is_small
 
 
@@ -108,7 +110,7 @@ class DecoderStep:
         return sum_terms(self.objective.loss(-losses, picked), self.objective, count)
 
     def _compute(
-        self, examples: Sequence[Example], seed: int, factors: Tensor, judge: Judge | None
+        self, examples: Sequence[Example], seed: int, factors: Tensor, judge: RowJudge | None
     ) -> Tensor:
         """Add gradients as Decoder.add_gradients() does, by a recorded graph where there is one."""
         graph = self._graph()
@@ -199,10 +201,12 @@ class _Judge:
 
     def __init__(self, objective: Objective, picked: Picked, factor: Tensor) -> None:
         self.objective, self.picked, self.factor = objective, picked, factor
+        self.wants_entropy = objective.wants_entropy
         self.terms: Terms | None = None
 
-    def __call__(self, log_probabilities: Tensor) -> Tensor:
-        self.terms = self.objective.loss(log_probabilities, self.picked)
+    def __call__(self, log_probabilities: Tensor, entropies: Tensor | None) -> Tensor:
+        picked = dataclasses.replace(self.picked, entropies=entropies)
+        self.terms = self.objective.loss(log_probabilities, picked)
         return self.terms.gradient * self.factor
 
 

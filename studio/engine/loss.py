@@ -47,7 +47,7 @@ class LossHead:
         self.note: Text | None = None if self.own or self.prefixed else text("run.full_logits")
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
-        """Return -log p of the tokens of `batch` that count, (N,) float32."""
+        """Return -log p of the tokens of `batch` that count, (N,) float32; fills `batch.entropies` where given."""
         if batch.picks.numel() == 0:
             return torch.zeros(0, device=batch.input_ids.device, requires_grad=True)
         inputs = {
@@ -61,13 +61,13 @@ class LossHead:
             more |= {"token_type_ids": mark_answers(batch)} if self.prefixed else {}
             logits = self.model(**inputs, **more).logits
             rows = logits.reshape(-1, logits.shape[-1]).index_select(0, batch.picks)
-            return F.cross_entropy(rows.float() / self.temperature, batch.targets, reduction="none")
+            return self._judge_logits(rows, batch.targets, batch.entropies)
         hidden = self.decoder(**inputs).last_hidden_state
         rows = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.picks)  # (N, H)
         width = self.weight.shape[0]
         per_chunk = max(1, CHUNK_BYTES // (4 * width))
         if rows.shape[0] <= per_chunk:
-            return self._row_losses(rows, batch.targets)
+            return self._row_losses(rows, batch.targets, batch.entropies)
         if self.frozen and rows.dtype in (self.weight.dtype, torch.float32):
             # Loss and gradient in one pass over the vocabulary: a third less work than computing chunks again.
             return LINEAR_CROSS_ENTROPY.reference(
@@ -77,12 +77,25 @@ class LossHead:
                 softcap=(self.softcap or 0.0) / self.temperature,
                 logit_scale=1 / self.temperature,
                 reduction="none",
+                entropies=batch.entropies,
             )
-        chunks = zip(rows.split(per_chunk), batch.targets.split(per_chunk), strict=True)
+        targets = batch.targets.split(per_chunk)
+        unsure = [None] * len(targets) if batch.entropies is None else batch.entropies.split(per_chunk)
+        chunks = zip(rows.split(per_chunk), targets, unsure, strict=True)
         return torch.cat([checkpoint(self._row_losses, *chunk, use_reentrant=False) for chunk in chunks])
 
-    def _row_losses(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(self._logits(rows).float() / self.temperature, targets, reduction="none")
+    def _row_losses(
+        self, rows: torch.Tensor, targets: torch.Tensor, entropies: torch.Tensor | None
+    ) -> torch.Tensor:
+        return self._judge_logits(self._logits(rows), targets, entropies)
+
+    def _judge_logits(
+        self, logits: torch.Tensor, targets: torch.Tensor, entropies: torch.Tensor | None
+    ) -> torch.Tensor:
+        logits = logits.float() / self.temperature
+        if entropies is not None:
+            entropies.copy_(torch.special.entr(logits.detach().softmax(1)).sum(1))
+        return F.cross_entropy(logits, targets, reduction="none")
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         logits = self.projection(rows)

@@ -90,7 +90,7 @@ def run(
         lost = bool(this.record.gpu) and is_sticky(error)
         if lost and leave is not None and may_pass(error):
             leave()
-        diagnosis = diagnose(error, machine, recipe)
+        diagnosis = diagnose(error, machine, this.recipe)
         this.record = dataclasses.replace(this.record, state="failed", diagnosis=diagnosis)
         emit(RunFailed(step=this.record.steps, diagnosis=diagnosis))
     timings_s = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -145,8 +146,13 @@ class StockStep:
     def add_gradients(self, examples: Sequence[Example], count: float, scale: Scale) -> Tensor:
         """See Step."""
         picked = self._pick(examples)  # before the forward pass, for which the copy would wait
+        batch = self._collate(examples)
+        if self.objective.wants_entropy:
+            entropies = torch.zeros(len(batch.picks), device=self.device)
+            batch = dataclasses.replace(batch, entropies=entropies)
+            picked = dataclasses.replace(picked, entropies=entropies)
         with self.autocast():
-            losses = self._token_losses(self._collate(examples))
+            losses = self._token_losses(batch)
         terms = self.objective.loss(-losses.detach(), picked)
         # Its gradient is that of the loss: dL/dlp stands still while lp is differentiated.
         scale((terms.gradient / -count) @ losses).backward()

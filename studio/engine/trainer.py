@@ -23,7 +23,7 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.i18n import Text, text
-from studio.core.recipe import Recipe, keeps_by
+from studio.core.recipe import SAMPLING, Recipe, keeps_by
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
@@ -370,6 +370,12 @@ class Trainer:
         else:
             state.evals_without_gain += 1
         self.hooks.sample()
+
+    def tell_evaluated(self, loss: float | None) -> dict[str, float | None]:
+        """Return what a run's record has of an evaluation's `loss`: of drawn answers it is minus their reward."""
+        if self.recipe.objective in SAMPLING and loss is not None:
+            return {"eval_reward": -loss}
+        return {"eval_loss": loss}
 
     def evaluate_end(self) -> None:
         """Evaluate the last step, where it was not yet; the best may be that one."""

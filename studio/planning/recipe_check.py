@@ -15,7 +15,6 @@ from studio.core.recipe import (
     COMPARISONS,
     LEARNS,
     SAMPLING,
-    USUAL_RATE,
     Recipe,
     keeps_by,
     read_value,
@@ -123,8 +122,6 @@ def _check_time(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem]:
     optim, run = recipe.optim, recipe.run
     if not optim.epochs and not optim.max_steps:
         yield _problem("optim.epochs", "check.no_end")
-    if optim.learning_rate == 0:
-        yield _problem("optim.learning_rate", "check.rate_zero")
     steps = estimate_steps(recipe, data)
     if steps and optim.warmup_steps > steps:
         yield _warning("optim.warmup_steps", "check.warmup", warmup=optim.warmup_steps, steps=steps)
@@ -188,7 +185,7 @@ def _check_comparison(recipe: Recipe, data: DataFacts | None) -> Iterator[Proble
         yield Problem(field="preference.loss", message=error.what, fix=error.fix)
     if name == "reward" and recipe.adapter.method == "full":
         yield _problem("adapter.method", "check.reward_full")
-    if rate > PAIR_RATE_LIMIT and rate != USUAL_RATE:
+    if rate > PAIR_RATE_LIMIT:
         yield _warning("optim.learning_rate", "check.pair_rate", rate=rate, usual="5e-6")
 
 

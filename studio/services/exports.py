@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,21 +22,31 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
-from studio.engine.exporters import EXPORTERS, get_exporter
-from studio.engine.exporters.exporter import NO_LIMITS, Exporter, ExportJob, ExportStopped, FileLimits
+from studio.engine.exporters.exporter import NO_LIMITS, ExportJob, ExportStopped, FileLimits
+from studio.engine.exporters.kept_parts import hash_file
 from studio.engine.run_folder import RUN_NAME
 from studio.engine.run_states import RESULT, WEIGHTS
 from studio.machine.failures import refuse_system
 from studio.machine.settings import read_settings
 from studio.machine.workspace import Workspace, count_bytes
 from studio.models.file_hashes import hash_weights
-from studio.models.gguf.llama_cpp import is_there
+from studio.services.export_estimate import (
+    TARGETS,
+    Estimate,
+    describe,
+    find_existing,
+    get_known_exporter,
+    require_memory,
+)
 from studio.services.export_folder import (
     NOTE,
     close_staging,
     is_being_written,
     is_ours,
+    leave_staging,
+    list_kept,
     open_staging,
+    refuse_foreign,
     staging_of,
     sweep_exports,
 )
@@ -43,8 +54,11 @@ from studio.services.results import Result
 from studio.services.runs import Runs
 from studio.services.worker import Job, Worker
 
-TARGETS = tuple(exporter.name for exporter in EXPORTERS)
 NAME = re.compile(f"{RUN_NAME.pattern}-({'|'.join(TARGETS)})")
+STATE = re.compile(r"(.+?)(?:-(step-\d{8}))?")
+"""A run and the checkpoint of it."""
+PARTS_VERSION = 1
+"""To be raised when exporters write or name their parts otherwise."""
 ASK_S = 0.1
 """How often who waits for an export is asked whether it is to end."""
 
@@ -55,35 +69,6 @@ class Export:
 
     path: Path
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What an export of `target` will take; `problem` says why there can be none now."""
-
-    target: str
-    size_bytes: int = 0
-    disk_bytes: int = 0
-    """Free on the disk that it goes to."""
-    memory_bytes: int = 0
-    free_bytes: int = 0
-    """Free memory of the processor."""
-    problem: Text | None = None
-    place: str = "python"
-    """Where it is used; see the exporters' PLACES."""
-    loss_kl: float = 0.0
-    """Nats a token that it is usually off the trained model."""
-    checked_by: str = "transformers"
-    """What will open it before it counts."""
-
-
-def describe(target: str, **found: Any) -> Estimate:
-    """Return the Estimate of a form with what is true of it for every run."""
-    exporter = _get_exporter(target)
-    checked_by = exporter.checked_by
-    if checked_by == "llama_cpp" and not is_there():
-        checked_by = "studio"
-    return Estimate(target, place=exporter.place, loss_kl=exporter.loss_kl, checked_by=checked_by, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +87,20 @@ class ExportItem:
     files: tuple[str, ...]
     ours: bool = True
     """Whether an export wrote it: only then it may be deleted here."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptExport:
+    """An export that was stopped or killed, of which parts are kept."""
+
+    name: str
+    """Of its folder, once it is whole."""
+    run: str
+    place: str
+    """The run's result, or the name of a checkpoint."""
+    target: str
+    size_bytes: int
+    path: Path
 
 
 class Exports:
@@ -140,13 +139,13 @@ class Exports:
 
         Raises StudioError.
         """
-        exporter, result = _get_exporter(target), self._find(run, place)
+        exporter, result = get_known_exporter(target), self._find(run, place)
         task = self._make_task(result)
         problem = exporter.find_problem(task)
         if problem is not None:
             return describe(target, problem=problem)
         size_bytes, memory_bytes = exporter.size_bytes(task), exporter.memory_bytes(task)
-        disk_bytes = shutil.disk_usage(_existing(self.home)).free
+        disk_bytes = shutil.disk_usage(find_existing(self.home)).free
         free_bytes = psutil.virtual_memory().available
         if disk_bytes < size_bytes * 1.5:
             problem = text("export.estimate.disk")
@@ -173,7 +172,7 @@ class Exports:
         place: its result, or the name of a checkpoint. limits: for the form that is chosen by size and loss.
 
         Raises StudioError while a run trains, for an unknown target, an unfinished run, a full disk or an existing
-        folder, and when it was stopped, which leaves nothing behind; OSError.
+        folder, and when it was stopped: the next one of the same goes on with what is whole of it; OSError.
         """
         self._runs.refuse_busy()
         job = self._begin(Job(), run, target, folder, place, limits)
@@ -192,7 +191,7 @@ class Exports:
         self._runs.refuse_busy()
         if self.job is not None and not self.job.ended:
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
-        _get_exporter(target)
+        get_known_exporter(target)
         self.job, self.job_target = Job(), _name_export(run, place, target)
         return self._begin(self.job, run, target, None, place)
 
@@ -228,12 +227,12 @@ class Exports:
         self, job: Job, result: Result, target: str, final: Path, limits: FileLimits, *, overwrite: bool
     ) -> Export:
         """Write into `final`, staged beside it and renamed: what is there is whole and checked."""
-        exporter = _get_exporter(target)
+        exporter = get_known_exporter(target)
         if final.exists() and not overwrite:
             why, fix = text("export.exists.why"), text("export.exists.fix")
             raise StudioError(text("export.exists", path=final.name), why, fix)
         if final.exists() and not is_ours(final):
-            raise _refuse_foreign(final)
+            raise refuse_foreign(final)
         record = result.record
         if exporter.merges and record.adapter and record.base_hash:
             # Another model under the old name would give a model that nobody trained, and nothing would look wrong.
@@ -244,7 +243,7 @@ class Exports:
         if is_being_written(final):  # by the command line, beside the window
             raise StudioError(text("export.busy"), text("export.busy.why"), text("export.busy.fix"))
         try:
-            staging = open_staging(final)
+            staging = open_staging(final, self._name_parts(result, target))
         except OSError as error:
             what, fix = text("export.folder", path=str(final.parent)), text("export.folder.fix")
             raise StudioError(what, refuse_system(error).why, fix) from error
@@ -255,12 +254,14 @@ class Exports:
         def tell(phase: Text) -> None:
             job.tell(phase, 0, size_bytes)
 
+        keep = True  # until it is at work, nothing says that what was kept is wrong
         try:
             require_space(final.parent, size_bytes)
-            _require_memory(exporter.memory_bytes(task), result.facts.name)
+            require_memory(exporter.memory_bytes(task), result.facts.name)
             if result.place != RESULT:
                 job.tell(text("export.phase.checkpoint"))
                 task = _take_checkpoint(task, result, checkpoint)
+            keep = False
             exporter.write(dataclasses.replace(task, tell=tell, should_stop=lambda: self._must_end(job)))
             if overwrite:  # in the workspace's own folder, where exports are listed
                 recipe = result.folder.read_recipe()
@@ -271,10 +272,29 @@ class Exports:
                     {"run": _name_state(result.folder.run, result.place), "target": target, "base": base},
                 )
             close_staging(staging, final)
+        except (ExportStopped, OSError):  # nothing is wrong with what is written
+            keep = True
+            raise
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            if staging.exists():
+                leave_staging(staging, keep=keep)
             shutil.rmtree(checkpoint, ignore_errors=True)
         return Export(final, count_bytes(final))
+
+    def _name_parts(self, result: Result, target: str) -> str:
+        """Return what tells one export from any other: parts of it are gone on with by the same alone."""
+        task = self._make_task(result)
+        artifact = task.run_folder / task.record.artifact
+        files = sorted(path for path in artifact.rglob("*") if path.is_file())
+        told = {
+            "version": PARTS_VERSION,
+            "target": target,
+            "run": _name_state(result.folder.run, result.place),
+            "base": result.record.base_hash,
+            "artifact": {path.relative_to(artifact).as_posix(): hash_file(path) for path in files},
+            "recipe": hash_file(result.folder.path / "recipe.json"),
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def _must_end(self, job: Job) -> bool:
         """Whether the person, or the end of the studio, asks the export to end; it does so after its present part."""
@@ -315,6 +335,28 @@ class Exports:
             raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
         return self._describe(path)
 
+    def list_kept(self) -> tuple[KeptExport, ...]:
+        """Return the exports in the workspace's folder that did not end, and that nobody writes now."""
+        writing = self.job_target if self.job is not None and not self.job.ended else ""
+        found = []
+        for name, path in list_kept(self.home, NAME):
+            state, _, target = name.rpartition("-")
+            run, place = STATE.fullmatch(state).groups()
+            if name != writing:
+                found.append(KeptExport(name, run, place or RESULT, target, count_bytes(path), path))
+        return tuple(found)
+
+    def discard(self, name: str) -> int:
+        """Delete what is kept of the export called `name` that did not end; returns the bytes freed.
+
+        Raises StudioError where there is none; OSError.
+        """
+        kept = next((one for one in self.list_kept() if one.name == name), None)
+        if kept is None:
+            raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
+        shutil.rmtree(kept.path)
+        return kept.size_bytes
+
     def delete(self, name: str) -> int:
         """Delete the export called `name`; returns the bytes freed.
 
@@ -322,12 +364,12 @@ class Exports:
         """
         item = self.find(name)
         if not is_ours(item.path):
-            raise _refuse_foreign(item.path)
+            raise refuse_foreign(item.path)
         shutil.rmtree(item.path)
         return item.size_bytes
 
     def sweep(self) -> None:
-        """Delete what exports of killed processes left half-written; what another one is writing stays."""
+        """Delete what exports of killed processes left, but for parts that can be gone on with."""
         sweep_exports(self.home, NAME)
 
     def open_folder(self, name: str) -> None:
@@ -348,7 +390,7 @@ class Exports:
 
 def loading_lines(item: ExportItem) -> tuple[str, ...]:
     """Return the lines of Python that load an export; none where its base is needed and not known."""
-    return _get_exporter(item.target).load_lines(str(item.path), item.base)
+    return get_known_exporter(item.target).load_lines(str(item.path), item.base)
 
 
 def _name_export(run: str, place: str, target: str) -> str:
@@ -373,37 +415,3 @@ def _take_checkpoint(task: ExportJob, result: Result, folder: Path) -> ExportJob
     )
     shutil.rmtree(folder, ignore_errors=True)
     return dataclasses.replace(task, run_folder=folder, record=save_checkpoint(partner, folder))
-
-
-def _get_exporter(target: str) -> Exporter:
-    exporter = get_exporter(target)
-    if exporter is None:
-        raise _refuse_target(target)
-    return exporter
-
-
-def _require_memory(needed_bytes: int, name: str) -> None:
-    """Raise StudioError when writing and checking need more than the free memory."""
-    free_bytes = psutil.virtual_memory().available
-    if needed_bytes > free_bytes:
-        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
-        raise StudioError(
-            text("export.memory", name=name),
-            text("export.memory.why", needed=needed, free=free),
-            text("export.memory.fix"),
-        )
-
-
-def _refuse_target(target: str) -> StudioError:
-    fix = text("export.unknown.fix", known=list(TARGETS))
-    return StudioError(text("export.unknown", target=target), text("export.unknown.why"), fix)
-
-
-def _refuse_foreign(path: Path) -> StudioError:
-    why, fix = text("export.foreign.why"), text("export.foreign.fix")
-    return StudioError(text("export.foreign", name=path.name), why, fix)
-
-
-def _existing(path: Path) -> Path:
-    """Return `path`, or the nearest folder above it that there is."""
-    return next((each for each in (path, *path.parents) if each.exists()), path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studio.core.events import DataPrepared, EvalLogged, RunEvent, StepLogged
-from studio.core.recipe import Recipe, read_value
+from studio.core.recipe import Recipe, read_value, settle_objective, settle_rate
 from studio.core.run_record import RunRecord
 from studio.data.remote import HUB_ID
 
@@ -28,6 +28,8 @@ def write_card(
     record: RunRecord, recipe: Recipe, events: Sequence[RunEvent], form: str, licence: str = ""
 ) -> str:
     """Return the card; of paths nothing but a hub id is named. `licence` is the base's, "" where nobody knows."""
+    facts = next((event.facts for event in reversed(events) if isinstance(event, DataPrepared)), None)
+    recipe = settle_rate(settle_objective(recipe, facts.format if facts is not None else ""))
     relation, library = KINDS.get(form, ("quantized", "gguf"))
     base = record.base if HUB_ID.fullmatch(record.base) and not Path(record.base).exists() else ""
     head = {"base_model": base, "base_model_relation": relation if base else "", "library_name": library}
@@ -42,7 +44,6 @@ def write_card(
         "",
     ]
     lines += [f"Fine-tuned from {base or 'a model on the author’s own disk'} with Finetune Studio.", ""]
-    facts = next((event.facts for event in reversed(events) if isinstance(event, DataPrepared)), None)
     if facts is not None:
         lines += [
             "## Data",
@@ -55,16 +56,18 @@ def write_card(
     lines += [f"| {path} | {json.dumps(read_value(recipe, path))} |" for path in SHOWN]
     told = {event.step: event for event in events if isinstance(event, StepLogged)}
     steps = [told[step] for step in sorted(told)]  # one that was done again after a resume counts once
-    evals = {event.step: event.loss for event in events if isinstance(event, EvalLogged)}
+    looks = [event for event in events if isinstance(event, EvalLogged)]
+    measure = "held-out reward" if any(event.reward is not None for event in looks) else "validation loss"
+    evals = {event.step: event.loss if event.reward is None else event.reward for event in looks}
     if steps:
         shown = {one.step: one for one in [*steps[:: max(1, len(steps) // ROWS)][:ROWS], steps[-1]]}
-        lines += ["", "## Curve", "", "| step | loss | validation loss |", "|---|---|---|"]
+        lines += ["", "## Curve", "", f"| step | loss | {measure} |", "|---|---|---|"]
         lines += [
             f"| {one.step} | {one.loss:.4f} | {f'{evals[one.step]:.4f}' if one.step in evals else ''} |"
             for one in shown.values()
         ]
     if evals:
-        lines += ["", f"Last validation loss: {list(evals.values())[-1]:.4f}."]
+        lines += ["", f"Last {measure}: {list(evals.values())[-1]:.4f}."]
     return "\n".join([*lines, ""])
 
 

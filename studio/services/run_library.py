@@ -30,7 +30,7 @@ from studio.services.run_import import clean_name, import_run
 from studio.services.run_summary import CurveRow, RunSummary, mark, read_curve, summarise, worked_s
 from studio.services.runs import Runs
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 MOST_COMPARED = 5
 PLAN_PARTS = ("device", "dtype", "attention", "quantization", "optimizer")
 
@@ -51,6 +51,8 @@ class LibraryEntry:
     """Seconds that it worked, all attempts together."""
     best_eval_loss: float | None = None
     """The lowest evaluation loss; None without an evaluation."""
+    best_eval_reward: float | None = None
+    """The highest reward of held-out questions, where it learned from its own answers."""
     checkpoint: int | None = None
     """The step of its newest whole checkpoint; None without one."""
 
@@ -276,6 +278,7 @@ class RunLibrary:
             resumable=judge_resume(record, kept.recipe, kept.summary.checkpoint),
             took_s=worked_s(record, kept.summary),
             best_eval_loss=kept.summary.best_eval_loss,
+            best_eval_reward=kept.summary.best_eval_reward,
             checkpoint=kept.summary.checkpoint,
         )
 

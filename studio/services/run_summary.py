@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from studio.core.events import HELD_OUT_REWARD
 from studio.core.json_file import parse_json
 from studio.core.run_record import RunRecord
 from studio.engine.checkpoint import list_checkpoints
@@ -35,6 +36,8 @@ class RunSummary:
     """Step of the newest checkpoint; None without one."""
     best_eval_loss: float | None
     """The lowest evaluation loss; None without an evaluation."""
+    best_eval_reward: float | None = None
+    """The highest mean reward of held-out questions; None of who learns from examples."""
 
 
 def mark(folder: RunFolder) -> tuple[int, ...]:
@@ -52,18 +55,22 @@ def mark(folder: RunFolder) -> tuple[int, ...]:
 
 def summarise(folder: RunFolder) -> RunSummary:
     """Return the Summary of a run's folder; what cannot be read counts as nothing."""
-    steps, evaluations, span_s = _read_events(folder.events, SPARK_POINTS * READ_POINTS)
+    steps, evaluations, rewards, span_s = _read_events(folder.events, SPARK_POINTS * READ_POINTS)
     checkpoints = list_checkpoints(folder.checkpoints)
     losses = tuple(round(loss, 5) for _, loss in thin(steps, SPARK_POINTS))
-    best = min((loss for _, loss in evaluations), default=None)
     return RunSummary(
-        measure(folder.path), losses, span_s, checkpoints[0].step if checkpoints else None, best
+        measure(folder.path),
+        losses,
+        span_s,
+        checkpoints[0].step if checkpoints else None,
+        best_eval_loss=min((loss for _, loss in evaluations), default=None),
+        best_eval_reward=max((reward for _, reward in rewards), default=None),
     )
 
 
 def read_curve(folder: RunFolder) -> tuple[CurveRow, ...]:
     """Return a run's ("step", step, loss) and ("eval", step, loss), at most CURVE_POINTS of each, in order."""
-    steps, evaluations, _ = _read_events(folder.events, CURVE_POINTS * READ_POINTS)
+    steps, evaluations, _, _ = _read_events(folder.events, CURVE_POINTS * READ_POINTS)
     rows = [("step", *point) for point in thin(steps, CURVE_POINTS)]
     return (*rows, *(("eval", *point) for point in thin(evaluations, CURVE_POINTS)))
 
@@ -96,23 +103,36 @@ def thin(points: list[Any], limit: int) -> list[Any]:
     return [points[round(i * (len(points) - 1) / (limit - 1))] for i in range(limit)]
 
 
-def _read_events(path: Path, lines: int) -> tuple[list[tuple[int, float]], list[tuple[int, float]], float]:
-    """Return (step, loss) of steps and of evaluations, from about `lines` lines of each kind, and the events' span."""
+StepPoints = list[tuple[int, float]]
+
+
+def _read_events(path: Path, lines: int) -> tuple[StepPoints, StepPoints, StepPoints, float]:
+    """Return (step, loss) of steps and of evaluations, (step, reward) of those that are no loss, and the events' span.
+
+    About `lines` lines of each kind are read.
+    """
     try:
         every = path.read_bytes().splitlines()
     except OSError:
-        return [], [], 0.0
+        return [], [], [], 0.0
     found = []
     for kind in (b'"step_logged"', b'"eval_logged"'):
         # The kind stands first in a line; looking there alone keeps prompts and answers out.
         of_kind = [line for line in every if kind in line[:40]]
-        found.append(_follow(_parse(line) for line in thin(of_kind, lines)))
+        found.append([_parse(line) for line in thin(of_kind, lines)])
+    steps, looks = found
+    rewards = [
+        {"step": look.get("step"), "loss": look["metrics"][HELD_OUT_REWARD]}
+        for look in looks
+        if isinstance(look.get("metrics"), dict) and HELD_OUT_REWARD in look["metrics"]
+    ]
+    losses = [] if rewards else looks
     # The last line may be torn.
     times = [time_s for line in (*every[:1], *every[-2:]) if (time_s := _parse(line).get("time_s"))]
     known = [
         time_s for time_s in times if isinstance(time_s, (int, float)) and abs(time_s) <= sys.float_info.max
     ]
-    return found[0], found[1], max(known) - min(known) if known else 0.0
+    return _follow(steps), _follow(losses), _follow(rewards), max(known) - min(known) if known else 0.0
 
 
 def _follow(events: Any) -> list[tuple[int, float]]:

@@ -334,7 +334,7 @@ class Runs:
                 told |= {"loss": loss} if math.isfinite(loss) else {}
                 told |= {} if event.skipped else {"metrics": event.metrics}
             case EvalLogged(loss=loss) if math.isfinite(loss):
-                told = {"eval_loss": loss}
+                told = {"eval_loss": loss} if event.reward is None else {"eval_reward": event.reward}
             case RunPlanned(plan=plan):
                 told = {"slower": plan.slower}
             case RunPaused():

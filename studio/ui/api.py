@@ -97,6 +97,7 @@ class Api:
             "total_steps": view.total_steps or record.total_steps,
             "loss": record.loss if view.loss is None else view.loss,
             "eval_loss": record.eval_loss if view.eval_loss is None else view.eval_loss,
+            "eval_reward": record.eval_reward if view.eval_reward is None else view.eval_reward,
             "metrics": dict(record.metrics),
             "left_s": view.left_s,
             "seq": view.seq,
@@ -218,7 +219,7 @@ class Api:
 
     def _record(self, record: Any) -> dict:
         names = ("run", "name", "state", "created_s", "ended_s", "steps", "total_steps", "loss", "eval_loss")
-        return {name: getattr(record, name) for name in (*names, "base", "artifact")}
+        return {name: getattr(record, name) for name in (*names, "eval_reward", "base", "artifact")}
 
 
 def _check_types(types: dict[str, type], values: tuple) -> None:

@@ -11,7 +11,7 @@ import gradio as gr
 
 from studio.core.errors import Problem
 from studio.core.i18n import Catalogue, Text, text
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knobs import AUTO, Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number
@@ -99,6 +99,8 @@ def show_plainly(knob: Knob, value: Any, words: Catalogue) -> str:
         return words.say(label) if words.has(label.id) else str(value)
     if knob.kind is bool:
         return words.say(text("ui.form.on" if value else "ui.form.off"))
+    if knob.auto and value == 0:
+        return AUTO
     if knob.kind in (int, float) and isinstance(value, (int, float)):
         return show_number(value)
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ import gradio as gr
 from studio.core.codec import from_json
 from studio.core.errors import Problem, RecipeError
 from studio.core.i18n import Catalogue, literal, text
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knobs import AUTO, Knob, knobs_of
 from studio.core.recipe import RECIPE_VERSION, Recipe, RewardSpec, change_recipe, read_value
 from studio.ui.field_badges import elem_id, make_marks
 from studio.ui.number_input import read_number, show_number
@@ -140,6 +140,8 @@ def show_all(recipe: Recipe, typed: Mapping[str, Any]) -> dict[str, Any]:
 
 def show_value(knob: Knob, value: Any) -> Any:
     """Return a recipe value as its component holds it: a number as text, a mapping as one `role = column` a line."""
+    if knob.auto and value == 0:
+        return AUTO
     if knob.kind in (int, float):
         return show_number(value) if isinstance(value, (int, float)) else value
     if knob.kind is tuple:
@@ -170,6 +172,8 @@ def read_recipe(knobs: dict[str, Knob], values: dict[str, Any]) -> Recipe:
 
 
 def _read_value(knob: Knob, raw: Any, problems: list[Problem]) -> Any:
+    if knob.auto and str(raw or "").strip().casefold() in (AUTO, ""):
+        return 0.0
     if knob.kind in (int, float):
         value = read_number(raw, whole=knob.kind is int)
         if value is None or (knob.kind is int and not isinstance(value, int)):

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from studio.core.events import (
+    HELD_OUT_REWARD,
     TOLD_METRICS,
     AnswersScored,
     CheckpointSaved,
@@ -85,6 +86,8 @@ class LiveView:
     epoch: float = 0.0
     loss: float | None = None
     eval_loss: float | None = None
+    eval_reward: float | None = None
+    """In the place of a loss, see EvalLogged.reward."""
     scores: tuple[HeldOutScore, ...] = ()
     """What the result is worth on held-out rows."""
     tokens_per_s: float = 0.0
@@ -258,7 +261,7 @@ def _facts(event: RunEvent, pace: tuple, samples: tuple) -> dict[str, Any]:
                 "pace": (*pace, (event.step, event.time_s))[-PACE_STEPS:],
             }
         case EvalLogged():
-            return {"eval_loss": event.loss}
+            return {"eval_loss": event.loss} if event.reward is None else {"eval_reward": event.reward}
         case AnswersScored():
             return {"scores": event.scores}
         case SampleWritten():
@@ -291,7 +294,7 @@ def _add_point(points: Points, event: RunEvent, seconds: float, metrics: Sequenc
         case StepLogged():
             figures = (event.loss, event.lr, event.grad_norm, event.tokens_per_s, event.vram_bytes)
             return points.add("step", event.step, seconds, *figures)
-        case EvalLogged():
+        case EvalLogged() if event.reward is None:
             return points.add("eval", event.step, seconds, event.loss)
         case GpuSampled():
             figures = (event.utilisation, event.memory_bytes, event.temperature_c, event.power_w)
@@ -327,7 +330,10 @@ def log_lines(event: RunEvent, every_steps: int = 1) -> Iterable[LogLine]:
             message = text("ui.log.step", step=step, total=total, loss=event.loss, lr=event.lr)
             message = _tell_metrics(message, event.metrics)
         case EvalLogged():
-            message = _tell_metrics(text("ui.log.eval", step=event.step, loss=event.loss), event.metrics)
+            message, metrics = text("ui.log.eval", step=event.step, loss=event.loss), dict(event.metrics)
+            if event.reward is not None:
+                message = text("ui.log.eval.reward", step=event.step, reward=metrics.pop(HELD_OUT_REWARD))
+            message = _tell_metrics(message, metrics)
         case AnswersScored():
             message = event.scores[0].sentence
         case CheckpointSaved():

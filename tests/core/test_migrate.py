@@ -10,7 +10,16 @@ from studio.core.errors import StudioError
 from studio.core.events import EVENTS, RunFinished, RunPaused, RunUnpaused, StepLogged
 from studio.core.i18n import LANGUAGES, Text, load_catalogue
 from studio.core.migrate import LIFTS, NEWEST, lift
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import (
+    OBJECTIVES,
+    AdapterSpec,
+    DatasetSpec,
+    ModelChoice,
+    OptimSpec,
+    Recipe,
+    change_recipe,
+    settle_rate,
+)
 from studio.core.run_record import RunRecord
 
 STORED = sorted((Path(__file__).parent / "stored").iterdir())
@@ -172,3 +181,35 @@ def test_a_file_that_holds_no_object_is_refused(kind, data):
     with pytest.raises(StudioError) as refused:
         lift(kind, data)
     assert refused.value.why.id == "migrate.not_object"
+
+
+def test_a_rate_of_2e_4_that_a_studio_wrote_was_unset_and_one_that_a_person_wrote_is_theirs():
+    def rate(method="lora", **recipe):
+        parts = {"model": {"source": "m"}, "data": {"source": "d"}, "adapter": {"method": method}}
+        return from_json(Recipe, lift("recipe", parts | recipe)).optim.learning_rate
+
+    whole = to_json(OptimSpec()) | {"learning_rate": 2e-4}
+    assert rate(version=2, optim=whole) == rate(version=2, optim=whole, objective="dpo") == 0
+    assert rate("full", version=2, optim=whole, objective="dpo") == 0
+    assert rate("full", version=2, optim=whole, objective="sft") == 2e-4, "it was trained by it"
+    assert rate(version=2, optim=whole | {"learning_rate": 3e-4}) == 3e-4
+    for version in (1, 2, 3):
+        assert rate(version=version, optim={"learning_rate": 2e-4}, objective="dpo") == 2e-4
+    assert rate(version=3, optim=whole, objective="dpo") == 2e-4
+
+
+@pytest.mark.parametrize("objective", [one for one in OBJECTIVES if one != "auto"])
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_every_objective_has_a_usual_rate_and_a_set_one_stays(objective, method):
+    recipe = Recipe(
+        objective=objective,
+        model=ModelChoice(source="m"),
+        data=DatasetSpec(source="d"),
+        adapter=AdapterSpec(method=method),
+    )
+    usual = settle_rate(recipe).optim.learning_rate
+    learned = objective in ("sft", "pretrain", "weighted_sft")
+    assert usual == (2e-4 if method == "lora" else 2e-5) if learned else 0 < usual <= 1e-4
+    for rate in (2e-4, 2e-5, usual, 1.0, 1e-12):
+        set_by_hand = change_recipe(recipe, {"optim.learning_rate": rate})
+        assert settle_rate(set_by_hand) == set_by_hand

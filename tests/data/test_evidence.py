@@ -45,7 +45,7 @@ def first_choices(tell, **columns):
 @pytest.mark.parametrize(
     ("read", "written"),
     [("original_sentence", "rewritten_sentence"), ("noisy_text", "clean_text"), ("src_line", "tgt_line"),
-     ("aufgabe", "lösung"), ("pregunta_cliente", "respuesta_cliente"), ("request", "reply_text"),
+     ("aufgabe", "lösung"), ("user", "ai"), ("pregunta_cliente", "respuesta_cliente"), ("request", "reply_text"),
      ("nl", "cmd")],
 )  # fmt: skip
 def test_names_that_say_what_was_written_for_what_need_no_question(tell, read, written):

@@ -160,3 +160,47 @@ def test_questions_with_their_answers_under_numbers_are_rows_and_other_pairs_are
     assert len(read(value)) == 4
     told = [["Come in.", "I am in."], ["Sit down.", "I sit."]]
     assert [len(row) for row in read({"0": told, "1": told[:1], "2": told})] == [1, 1, 1]
+
+
+def test_rows_under_codes_in_groups_have_the_name_of_their_group():
+    row = {"id": "k-1742660309", "content": "Steps first, then the whole."}
+    assert read({"Advice": {"k-1742660309": row}, "Questions": {"k-1742660309": row}}) == [
+        {"group": "Advice", **row},
+        {"group": "Questions", **row},
+    ]
+    talk = {"title": "new", "messages": TALK}
+    assert read({"1741408135": {"conv-1741408135": talk, "conv-1741408240": talk}, "1741408283": {
+        "conv-1741408283": talk}}) == [talk] * 3  # fmt: skip
+
+
+def test_texts_under_names_of_files_are_rows():
+    texts = {"law.pdf": "The law says it.", "visas.docx": "A visa is a stamp.", "more.txt": "There is more."}
+    assert read(texts) == [{"file": name, "text": words} for name, words in texts.items()]
+
+
+def test_pieces_of_documents_have_a_source_and_examples_of_classes_a_class():
+    piece = "The barge lay at the quay, and its crew sewed the torn sail. " * 5
+    books = {"The sail of Brenn": [piece] * 3, "The mill": [piece] * 2, "The tide": [piece]}
+    assert {*read(books)[0]} == {"source", "text"}
+    asked = {
+        "greeting": ["Good day to you"] * 2,
+        "leaving": ["See you next week"],
+        "thanks": ["Thanks a lot, all"],
+    }
+    assert {*read(asked)[0]} == {"class", "text"}
+
+
+def test_a_question_with_a_list_of_its_options_is_one_row():
+    value = {
+        "stem": "Which of these lines has no point in common with the other one, as it is drawn above?",
+        "options": [{"id": "a", "content": "the first"}, {"id": "b", "content": "the second"}],
+        "rationale": "The second is right, since both rise by four and begin three apart from each other.",
+    }
+    assert read(value) == [value]
+    assert read({"about": "Made in Brenn by hand", "version": "1.0", "data": ROWS}) == ROWS
+
+
+def test_pretty_objects_that_open_with_a_list_are_no_lines():
+    pretty = b'{"messages":[\n  {"role":"user","content":"hi"}\n]}\n'
+    assert not json_lines.accept(pretty * 2, ".jsonl")
+    assert json_lines.accept(json.dumps({"messages": TALK}).encode() + b"\n{}", ".jsonl")

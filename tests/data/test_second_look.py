@@ -14,6 +14,7 @@ LOGS = [
     f"Day {n + 4}: the {ship} went out with the tide and forty barrels of herring, says the keeper."
     for n, ship in enumerate(SHIPS)
 ]
+TELLING = [f"Both the crew of the {ship} and the keeper wait for it." for ship in SHIPS]
 
 
 def choices(report):
@@ -398,3 +399,51 @@ def test_remarks_of_a_few_words_are_not_read_before_the_question(tell):
     remarks = [("base", "spoken", "", "with a slip")[n % 4] for n in range(12)]
     assert "notes" not in tell(question=ASKED, answer=SAID, notes=remarks)["mapping"].values()
     assert tell(question=ASKED, answer=SAID, notes=LOGS)["mapping"]["material"] == "notes"
+
+
+def test_a_reference_goes_before_what_was_answered(tell):
+    answers = [f"I would say that {said}" for said in SAID]
+    report = tell(
+        user_input=ASKED, response=answers, reference=SAID, faithfulness=[n / 12 for n in range(12)]
+    )
+    assert choices(report)["completion"] == ["reference", "response"]
+
+
+def test_questions_alone_are_prompts_or_a_text(tell):
+    assert choices(tell(rows=[{"text": asked} for asked in ASKED]))["data.format"] == ["rl", "text"]
+    assert tell(rows=[{"text": said} for said in SAID])["needs_answer"] == []
+
+
+def test_the_only_column_called_expected_is_the_answer(tell):
+    logs = [log.replace("the ", "this ") for log in LOGS]
+    rows = {
+        "title": SAID,
+        "description": logs,
+        "expected_priority": ["HIGH", "LOW"] * 6,
+        "rationale": TELLING,
+    }
+    assert choices(tell(**rows))["completion"][0] == "expected_priority"
+
+
+def test_key_words_criteria_and_personas_of_a_word_are_rather_left_out(tell):
+    words = [[ship, "quay", "sail", f"day {n}", "crew"] for n, ship in enumerate(SHIPS)]
+    assert choices(tell(question=ASKED, answer=SAID, key_words=words)).get("material", [""])[0] == ""
+    criteria = [f"It must name the {ship}, its sail and how many days it lay there." for ship in SHIPS]
+    assert (
+        choices(tell(question=ASKED, answer=SAID, evaluation_criteria=criteria)).get("material", [""])[0]
+        == ""
+    )
+    personas = ["Young sailor", "Keeper", "Young sailor"] * 4
+    assert "persona" not in tell(question=ASKED, answer=SAID, persona=personas)["mapping"].values()
+
+
+def test_a_rendered_text_with_a_system_prompt_that_no_column_holds_is_the_talk(tell):
+    rendered = [
+        f"<|im_start|>system\nAnswer for the keeper of the quay.<|im_end|>\n<|im_start|>user\n{asked}<|im_end|>\n"
+        f"<|im_start|>assistant\n{said}<|im_end|>\n"
+        for asked, said in zip(ASKED, SAID, strict=True)
+    ]
+    report = tell(text=rendered, input=ASKED, output=SAID)
+    assert choices(report)["data.format"][0] == "messages"
+    plain = [one.partition("<|im_end|>\n")[2] for one in rendered]
+    assert tell(text=plain, input=ASKED, output=SAID)["needs_answer"] == []

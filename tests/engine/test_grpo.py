@@ -273,7 +273,10 @@ def test_a_run_learns_from_its_own_answers(ran, jsonl, tmp_path):
     for step in steps:
         assert {*step.metrics} - {"rewards/contains/mean", "rewards/contains/std"} <= {*names}
         assert step.metrics["sampling/sampling_logp_difference/mean"] < 1e-4, "drawn and trained differ"
-    assert all("exact" in one.metrics and "reward" in one.metrics for one in result.of(EvalLogged))
+    looks = result.of(EvalLogged)
+    assert all("exact" in one.metrics and one.reward == pytest.approx(-one.loss) for one in looks)
+    assert result.record.eval_loss is None and result.record.eval_reward in [one.reward for one in looks]
+    assert "held-out reward" in (result.folder.path / "adapter" / "README.md").read_text("utf-8")
     lines = [json.loads(line) for line in (result.folder.path / FILE).read_text("utf-8").splitlines()]
     assert len(lines) == 4 * 3 * 4 and [line["step"] for line in lines[::12]] == [1, 2, 3, 4]
     for line in lines:

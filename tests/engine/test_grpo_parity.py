@@ -205,10 +205,10 @@ def test_ten_steps_are_those_of_trl(name, own, tmp_path):
     compared = set()
     for step, log in zip(steps, logs, strict=True):
         assert step.loss == pytest.approx(log["loss"], abs=LOSS_ERROR), step.step
-        for one in {*step.metrics} & {*log} - {"entropy"}:
+        for one in {*step.metrics} & {*log}:
             assert step.metrics[one] == pytest.approx(log[one], abs=METRIC_ERROR, rel=1e-5), (step.step, one)
             compared.add(one)
-    assert compared >= {"reward", "reward_std", "frac_reward_zero_std", "completions/clipped_ratio",
+    assert compared >= {"entropy", "reward", "reward_std", "frac_reward_zero_std", "completions/clipped_ratio",
                         "rewards/score_all/mean", "completions/mean_terminated_length"}  # fmt: skip
     assert ("kl" in compared) == ("beta" in settings)
     if "updates" in settings and settings["loss"] not in ("cispo", "sapo"):

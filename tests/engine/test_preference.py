@@ -265,11 +265,12 @@ def test_a_run_goes_on_from_its_checkpoint_with_the_reference_it_had(ran, jsonl,
 def test_an_unset_learning_rate_is_the_objectives_and_a_set_one_stays(ran, jsonl, tmp_path):
     file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
     changes = {"data.source": str(file), "optim.max_steps": 1, "optim.warmup_share": 0.0}
-    result = ran(changes | {"optim.learning_rate": 2e-4})
+    result = ran(changes | {"optim.learning_rate": 0.0})
     assert result.of(StepLogged)[0].lr == pytest.approx(5e-6)
     assert "run.usual_rate" in [one.message.id for one in result.of(Warned)]
-    kept = ran(changes | {"optim.learning_rate": 3e-4}, runs=tmp_path / "kept")
-    assert kept.of(StepLogged)[0].lr == pytest.approx(3e-4)
+    kept = ran(changes | {"optim.learning_rate": 2e-4}, runs=tmp_path / "kept")
+    assert kept.of(StepLogged)[0].lr == pytest.approx(2e-4)
+    assert "run.usual_rate" not in [one.message.id for one in kept.of(Warned)]
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,9 @@ CASES = [
     ({"optim.learning_rate": math.inf}, {}, ("error", "optim.learning_rate", "not_a_number")),
     ({"optim.schedule": "zigzag"}, {}, ("error", "optim.schedule", "choice")),
     ({"model.source": " "}, {"model": None}, ("error", "model.source", "required")),
-    ({"optim.learning_rate": 0.0}, {}, ("error", "optim.learning_rate", "rate_zero")),
     ({"optim.learning_rate": 0.1}, {}, ("warning", "optim.learning_rate", "rate_high")),
     (
-        {"adapter.method": "full"},
+        {"adapter.method": "full", "optim.learning_rate": 2e-4},
         {"model": make_model(), "machine": make_machine(make_gpu(192, (9, 0)))},
         ("warning", "optim.learning_rate", "rate_high"),
     ),

@@ -80,7 +80,7 @@ def desk(workspace, monkeypatch):
 
     desk.exports._find = find
     desk.exporter = Exporter()
-    monkeypatch.setattr(exports_module, "_get_exporter", lambda target: desk.exporter)
+    monkeypatch.setattr(exports_module, "get_known_exporter", lambda target: desk.exporter)
     yield desk
     desk.close()
 
@@ -178,7 +178,7 @@ def test_a_kill_between_two_renames_loses_no_export(desk, run):
 
 def leave_staging(desk, run: str, **writer: object) -> Path:
     """Leave what a killed export leaves; return it."""
-    staging = open_staging(desk.workspace.exports / f"{run}-merged")
+    staging = open_staging(desk.workspace.exports / f"{run}-merged", "of no run")
     (staging / "model.safetensors").write_bytes(b"x" * 99)
     note = json.loads((staging / WRITER).read_text(encoding="utf-8"))
     (staging / WRITER).write_text(json.dumps(note | writer), encoding="utf-8")

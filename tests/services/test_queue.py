@@ -20,7 +20,9 @@ from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RunFolder, create_run
 from studio.services.queue import ENDED_KEPT, WAITING_LIMIT, Queue, QueueItem, name_session
 
-STORED = sorted((Path(__file__).parents[1] / "core" / "stored").iterdir())
+STORED = [
+    file.parent for file in sorted((Path(__file__).parents[1] / "core" / "stored").glob("*/queue.json"))
+]
 
 
 def recipe(name: str, model: str = "demo") -> Recipe:

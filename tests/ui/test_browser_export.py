@@ -1,4 +1,4 @@
-"""Export by mouse: a form with its size, loss and check is stopped, begun again, and what checked it is told."""
+"""Export by mouse: a form with its size, loss and check is stopped, gone on with, and what checked it is told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from studio.engine.exporters.kept_parts import KeptParts
+from studio.services.export_folder import staging_of
 from tests.hub.hub_server import TOKEN, Hub
 from tests.ui.browser import show_tab, wait_for
 from tests.ui.test_browser_chat import run  # noqa: F401
@@ -26,7 +28,7 @@ def keep_picture(page, name: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_a_file_is_stopped_begun_again_and_checked(start_studio, run, language):  # noqa: F811
+def test_a_file_is_stopped_gone_on_with_and_checked(start_studio, run, language):  # noqa: F811
     window = start_studio(language)
     page = window.open(language)
     show_tab(page, "export")
@@ -34,10 +36,19 @@ def test_a_file_is_stopped_begun_again_and_checked(start_studio, run, language):
     shown = page.inner_text("#export-place-computer")
     assert all(words in shown for words in SAYS[language])
     page.click("#export-start-ollama")
+    final = window.workspace.exports / f"{run}-ollama"
+    wait_for(lambda: KeptParts(staging_of(final)).list_files(), 120)
     page.click("#export-result [data-do=stop]")
-    page.wait_for_selector("#export-start-ollama:not(:disabled)")
-    page.wait_for_function("!document.querySelector('#export-result [data-do=stop]')")
-    assert not list(window.workspace.exports.glob("*-ollama")), "nothing half-written stays"
+    page.wait_for_selector("#export-items [data-do=go_on]")
+    assert not final.exists(), "nothing half-written is offered"
+    keep_picture(page, f"export-stopped-{language}")
+    page.reload()
+    show_tab(page, "export")
+    page.click("#export-items [data-do=go_on]")
+    page.wait_for_selector(f"#export-result [data-name='{run}-ollama']", timeout=120_000)
+    assert "nats a token" in (final / "README.md").read_text(encoding="utf-8")
+    assert not page.query_selector("#export-items [data-do=go_on]")
+    keep_picture(page, f"export-done-{language}")
     page.click("#export-place-computer summary")
     page.click("#export-start-gguf_q8_0")
     page.wait_for_selector(f"#export-result [data-name='{run}-gguf_q8_0']", timeout=120_000)

@@ -18,7 +18,7 @@ from tests.ui.browser import (
 pytestmark = pytest.mark.long  # no clock looks at it: a minute for what takes seconds
 
 SMALL = {
-    "version": 2,
+    "version": 3,
     "name": "small",
     "model": {"source": "demo"},
     "data": {"source": "demo", "max_length": 128, "max_rows": 60, "validation_share": 0.1},

@@ -13,7 +13,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.exporters.gguf_file import GGUFS
 from studio.hub.access_token import NO_MIRROR
-from studio.services.exports import TARGETS, Estimate, ExportItem, describe
+from studio.services.exports import TARGETS, Estimate, ExportItem, KeptExport, describe
 from studio.services.hub_uploads import Uploads
 from studio.ui.context import ASKING
 from studio.ui.tabs.export.cards import items_card, result_card, target_cards, working_card
@@ -38,6 +38,7 @@ class FakeExports:
     job_target: str = ""
     written: list[ExportItem] = field(default_factory=list)
     did: list[tuple[str, str]] = field(default_factory=list)
+    kept: list[KeptExport] = field(default_factory=list)
 
     def estimate(self, run: str, target: str, place: str = "") -> Estimate:
         if run == "gone":
@@ -61,6 +62,14 @@ class FakeExports:
 
     def items(self) -> tuple[ExportItem, ...]:
         return tuple(self.written)
+
+    def list_kept(self) -> tuple[KeptExport, ...]:
+        return tuple(self.kept)
+
+    def discard(self, name: str) -> int:
+        self.did.append(("discard", name))
+        self.kept = []
+        return 4096
 
     def find(self, name: str) -> ExportItem:
         return next(item for item in self.written if item.name == name)
@@ -174,6 +183,23 @@ def test_stop_failure_and_deletion(context, tab):
     exports.job, exports.written = Job(iter(())), [make_item()]
     ((targets, result, items),) = tab.hear(said("delete", "done-adapter"), "done")
     assert exports.did == [("delete", "done-adapter")] and result == "" and "Nothing was exported" in items
+
+
+def test_what_was_stopped_is_gone_on_with_or_dropped(context, tab):
+    exports = context.desk.exports
+    left = KeptExport(
+        "half-step-00000003-ollama", "half", "step-00000003", "ollama", 3072, Path("/exports/x")
+    )
+    exports.kept = [left]
+    exports.job, exports.job_target = Job(iter(()), type("ExportStopped", (Exception,), {})()), left.name
+    _, result, items = list(tab.watch("done"))[-1]
+    assert "is kept" in result and "3.0 KiB" in items and f'data-value="{left.name}"' in items
+    list(tab.hear(said("go_on", left.name), "done"))
+    assert exports.did == [("start", "half-step-00000003-ollama")]
+    with pytest.raises(StudioError):
+        next(tab.hear(said("go_on", "../x"), "done"))
+    list(tab.hear(said("discard", left.name), "done"))
+    assert exports.did[-1] == ("discard", left.name)
 
 
 def test_only_a_page_of_this_machine_opens_folders(context, tab):

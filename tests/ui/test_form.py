@@ -49,14 +49,14 @@ def test_a_recipe_survives_the_form(form, recipe):
 def test_every_problem_of_the_form_is_named_at_once(form):
     values = form.show(DEMO)
     paths = list(form.components)
-    values[paths.index("optim.learning_rate")] = None
+    values[paths.index("optim.weight_decay")] = None
     values[paths.index("adapter.rank")] = "16.5"
     values[paths.index("optim.epochs")] = "three"
     values[paths.index("data.mapping")] = "question"
     with pytest.raises(RecipeError) as refused:
         form.read(values)
     assert {problem.field for problem in refused.value.problems} == {
-        "optim.learning_rate", "adapter.rank", "optim.epochs", "data.mapping",
+        "optim.weight_decay", "adapter.rank", "optim.epochs", "data.mapping",
     }  # fmt: skip
 
 
@@ -161,3 +161,12 @@ def test_fields_as_they_are_shown_change_nothing(form):
     """Else opening a file would list settings that stay as they are."""
     shown = dict(zip(form.components, form.show(DEMO), strict=True))
     assert form.read_typed(DEMO, shown)[0] == DEMO
+
+
+@pytest.mark.parametrize("raw", ["auto", " AUTO ", "", None, "0", 0.0])
+def test_a_rate_that_nobody_set_reads_auto(form, raw):
+    recipe, _, problems = form.read_typed(CHANGED, {"optim.learning_rate": raw})
+    assert recipe.optim.learning_rate == 0.0 and not problems
+    assert dict(zip(form.components, form.show(recipe), strict=True))["optim.learning_rate"] == "auto"
+    recipe, _, problems = form.read_typed(recipe, {"optim.learning_rate": "2e-4"})
+    assert recipe.optim.learning_rate == 2e-4 and not problems

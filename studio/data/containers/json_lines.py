@@ -26,6 +26,7 @@ def accept(head: bytes, suffix: str) -> bool:
         pretty = first in (b"{", b"[") or (
             first[-1:] in (b"{", b"[", b",") and following in (b'"', b"}", b"]")
         )
+        pretty = pretty or (first[:1] == b"{" and first[-1:] == b"[" and following in (b"{", b"["))
         return (
             not first.startswith(b"[")
             and not pretty

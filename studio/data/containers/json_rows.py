@@ -56,6 +56,12 @@ SIDES = frozenset(
 """Names of columns that hold turns; other names of several talks are their ids."""
 KEY_WORDS = 3
 """Words of an average key from which on keys are questions, or texts, and no names."""
+MOST_OPTIONS = 10
+"""Of more objects in a list each is a row."""
+PIECE = 50
+"""Words of an average piece of a document."""
+FILE = re.compile(r"[^/\n]{1,200}\.[A-Za-z][A-Za-z0-9]{1,4}")
+"""A key that is the name of a file."""
 ID_CHARACTERS, ID = 8, re.compile(r"(?=.*[0-9])(?=.*[A-Za-z-])[A-Za-z0-9_:-]+")
 """A code has digits and letters, and is as long; `answer_1` names a column."""
 ALONE = 0.8
@@ -70,6 +76,8 @@ Rows = list[dict[str, Any]]
 
 def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
+    if not level and _is_row(value):
+        return [dict(value)]
     found = _find_notebook(value) or _find_table(value) or _find_splits(value) or _find_groups(value)
     found = found or (None if level else _find_texts(value))
     found = found or _find_columns(value) or _find_keyed(value)
@@ -96,6 +104,15 @@ def _holds_rows(part: object) -> bool:
         and all(isinstance(one, dict) for one in part)
         and not {"role", "from"} & part[0].keys()
     )
+
+
+def _is_row(value: Mapping[str, Any]) -> bool:
+    """Return whether an object says more itself than in its only list, which is short: a question with its options."""
+    lists = [part for part in value.values() if _holds_rows(part)]
+    if len(lists) != 1 or len(lists[0]) > MOST_OPTIONS:
+        return False
+    own = [part for part in value.values() if isinstance(part, str) and len(part.split()) >= KEY_WORDS]
+    return len(own) > 1 and sum(map(len, own)) > sum(map(len, _list_texts(lists[0])))
 
 
 def _find_main(value: Mapping[str, Any]) -> Rows | None:
@@ -223,7 +240,9 @@ def _find_texts(value: Mapping[str, Any]) -> Rows | None:
         return None
     if sum(len(one.split()) for _, one in found) < KEY_WORDS * len(found):
         return None
-    return [{"class": " / ".join(path), "text": one} for path, one in found]
+    # Long texts are pieces of the documents that they stand under; short ones are examples of a class.
+    long = sum(len(one.split()) for _, one in found) >= PIECE * len(found)
+    return [{"source" if long else "class": " / ".join(path), "text": one} for path, one in found]
 
 
 def _list_leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -251,12 +270,28 @@ def _find_columns(value: Mapping[str, Any]) -> Rows | None:
             return [dict(value)]  # what was asked and answered, one after the other
         return [dict(zip(value, cells, strict=True)) for cells in zip(*parts, strict=True)]
     if all(isinstance(part, dict) and part for part in parts):
+        if (deeper := _find_deeper(value)) is not None:
+            return deeper
         if all(key.isdigit() for key in value):
             return parts
         keys = list(parts[0])
         if all(key.isdigit() for key in keys) and all(list(part) == keys for part in parts):
             return [{column: part[key] for column, part in value.items()} for key in keys]
     return None
+
+
+def _find_deeper(value: Mapping[str, Any]) -> Rows | None:
+    """Return the rows of an object of groups, in each of which rows lie under codes; each with its group's name."""
+    inner = [(group, key, row) for group, part in value.items() for key, row in part.items()]
+    coded = all(_is_id(key) and not key.isdigit() for _, key, _ in inner)
+    if not coded or not all(isinstance(row, dict) and row for _, _, row in inner):
+        return None
+    keys = [{*row} for _, _, row in inner]
+    if 2 * len(keys[0].intersection(*keys)) < len(keys[0].union(*keys)) or any(
+        "group" in one for one in keys
+    ):
+        return None
+    return [row if _is_id(group) else {"group": group, **row} for group, _, row in inner]
 
 
 def _is_id(key: str) -> bool:
@@ -302,6 +337,8 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
     parts = [_unwrap(part) for part in parts]
     if _are_talks(parts, value):
         return [{TALK: part} for part in parts]
+    if all(isinstance(part, str) for part in parts) and all(map(FILE.fullmatch, value)):
+        return [{"file": key, "text": part} for key, part in value.items()]
     if all(isinstance(part, str) for part in parts) and sum(
         len(key.split()) for key in value
     ) >= KEY_WORDS * len(parts):

@@ -27,6 +27,8 @@ TECHNICAL = frozenset(
 """Words in the names of what only tells something of the words beside it."""
 REMARKS, BRIEF_WORDS = frozenset(("note", "notes")), 8
 """Words in the names of what is read beside a question where it says much, and else was remarked on the row."""
+LABEL_WORDS = 3
+"""A label has fewer words."""
 WORD_CHARACTERS = 24
 """A longer line is more than a word, also in scripts without spaces."""
 
@@ -67,6 +69,9 @@ def _is_read(name: str, rows: Sequence[Values]) -> bool:
         cells
     ):
         return False
+    said = [cell for cell in cells if isinstance(cell, str)]
+    if len(said) == len(cells) > 2 * len({*said}) and sum(map(count_words, said)) < LABEL_WORDS * len(said):
+        return False  # they come again and again, and sort the rows
     lines = [line for cell in cells for line in say_lines(cell)]
     read = sum((not is_word(line) or len(line) > WORD_CHARACTERS) and not is_address(line) for line in lines)
     return bool(lines) and 2 * read >= len(lines)

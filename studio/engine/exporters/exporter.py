@@ -52,10 +52,12 @@ class ExportJob:
     facts: ModelFacts
     plan: BackendPlan
     target: Path
-    """An empty folder; the caller stages and renames it."""
+    """A folder, empty but for what an earlier attempt kept (kept_parts.py); the caller stages and renames it."""
     tell: Callable[[Text], None] = lambda phase: None
     """Hears what is being done."""
     should_stop: Callable[[], bool] = lambda: False
+    measured: Callable[[int, int], None] = lambda done, total: None
+    """Hears how many parts of how many were measured."""
     limits: FileLimits = NO_LIMITS
 
     def begin(self, phase: Text) -> None:

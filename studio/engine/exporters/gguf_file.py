@@ -16,16 +16,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from studio.core.atomic_files import write_json
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, load_catalogue, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.exporters.kept_parts import KeptParts
 from studio.engine.exporters.modelfile import Modelfile, make_modelfile
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
 from studio.models.gguf.llama_cpp import PACKAGE, LlamaCppError, ask, is_there
+from studio.models.gguf.tensor_journal import drop_journal
 from studio.models.gguf.tensor_types import MIXES, TypeMix
 from studio.models.gguf.write import find_written
 
@@ -51,6 +54,8 @@ SHARP = 1e-3
 LEFT = 0.05
 """What llama.cpp's own rounding of activations to 8 bits adds in forms of fewer bits: 0.012 was seen of a trained model
 of 135 million weights, whose packed weights alone are 0.0003 off."""
+IMPORTANCE, LOSSES = "importance.safetensors", "losses.json"
+"""Kept parts beside the merged weights."""
 CALIBRATION_ROWS = 32
 """Of the run's own data: what the file will be asked is like them."""
 CHATS = (
@@ -91,77 +96,135 @@ def memory_bytes(job: ExportJob) -> int:
 def write(mix: TypeMix, job: ExportJob) -> None:
     """Fill job.target with the file, a Modelfile for Ollama and a card; see Exporter.
 
-    The disk also takes the merged weights meanwhile, two bytes a parameter.
+    The disk also takes the merged weights meanwhile, two bytes a parameter. The merged weights, what was measured on
+    the run's rows and every tensor in the file are parts: what an earlier attempt finished is not done again.
     """
-    from studio.models.gguf.write import plan_file, write_file
+    from studio.models.gguf.write import write_file
     from studio.models.gguf.written import compare_file
 
-    require_space(job.target, 2 * job.facts.parameters + count_bytes(mix, job))
-    folder = job.target / "merged"
-    folder.mkdir()
-    try:
-        merged.store(dataclasses.replace(job, target=folder))
-        name = name_model(job)
-        path = job.target / f"{name}-{mix.name}.gguf"
-        plan = plan_file(folder, mix, name, path.name)
-        seen = read_rows(job, folder)
-        rows = [ids for row in seen if len(ids := [token.id for token in row.tokens]) > 1]
-        rows = rows if mix.usual.endswith("_K") else []
-        model = load_plain(folder) if is_there() or rows or mix is FIT else None
-        job.begin(text("export.phase.pack", form=mix.name))
-        importance = weigh(plan, model, rows) if rows else None
-        wanted = FolderAnswers.measure(model, folder) if is_there() else None
-        plan = plan if mix is not FIT else _fit(job, plan, model, rows, importance or {})
-        del model
-        write_file(plan, path, importance, lambda done, total: job.go_on())
-        job.begin(text("export.phase.check"))
-        compare_file(plan, path)
-        checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
-        modelfile = make_modelfile(
-            path.name, folder, RunFolder(job.run_folder).read_recipe().data, [row.conversation for row in seen],
-            adds_begin=bool(plan.metadata.get("tokenizer.ggml.add_bos_token")),
-            context=int(plan.config["max_position_embeddings"]),
-        )  # fmt: skip
-        (job.target / "Modelfile").write_text(modelfile.words, encoding="utf-8")
-        card = write_card(job, path, mix, checked, modelfile, rows=len(rows))
-        if mix is FIT:
-            forms = Counter(kind.name for name, kind in plan.types.items() if kind.values > 1)
-            card += (
-                "\nTensors by form: "
-                + ", ".join(f"{count} {name}" for name, count in forms.most_common())
-                + "\n"
-            )
-        (job.target / "README.md").write_text(card, encoding="utf-8")
-        for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
-            if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
-                shutil.copy(Path(job.facts.folder) / beside, job.target / beside)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    made = _prepare(mix, job)
+    plan, path, folder = made.plan, made.path, made.plan.folder
+    job.begin(text("export.phase.pack", form=mix.name))
+    wanted = FolderAnswers.measure(made.model, folder) if is_there() else None
+    plan = plan if mix is not FIT else _fit(job, made)
+    made = dataclasses.replace(made, model=None)
+    write_file(plan, path, made.importance, lambda done, total: job.go_on(), goes_on=True)
+    job.begin(text("export.phase.check"))
+    compare_file(plan, path)
+    checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
+    modelfile = make_modelfile(
+        path.name, folder, RunFolder(job.run_folder).read_recipe().data, [row.conversation for row in made.seen],
+        adds_begin=bool(plan.metadata.get("tokenizer.ggml.add_bos_token")),
+        context=int(plan.config["max_position_embeddings"]),
+    )  # fmt: skip
+    (job.target / "Modelfile").write_text(modelfile.words, encoding="utf-8")
+    card = write_card(job, path, mix, checked, modelfile, rows=made.weighed)
+    if mix is FIT:
+        forms = Counter(kind.name for name, kind in plan.types.items() if kind.values > 1)
+        card += (
+            "\nTensors by form: " + ", ".join(f"{count} {name}" for name, count in forms.most_common()) + "\n"
+        )
+    (job.target / "README.md").write_text(card, encoding="utf-8")
+    for beside in ("LICENSE", "LICENSE.txt", "USE_POLICY.md"):
+        if job.facts.folder and (Path(job.facts.folder) / beside).is_file():
+            shutil.copy(Path(job.facts.folder) / beside, job.target / beside)
+    drop_journal(path)
 
 
-def _fit(
-    job: ExportJob, plan: FilePlan, model: Any, rows: list[list[int]], importance: Mapping[str, Any]
-) -> FilePlan:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedFile:
+    """What a file is made of, before anything is packed."""
+
+    parts: KeptParts
+    path: Path
+    plan: FilePlan
+    model: Any
+    """The merged model in fp32, where it is needed; else None."""
+    seen: Sequence[PreviewRow]
+    rows: list[list[int]]
+    importance: Mapping[str, torch.Tensor]
+    weighed: int
+    """Rows that the importance comes from."""
+
+
+def _prepare(mix: TypeMix, job: ExportJob) -> PreparedFile:
+    """Merge, plan and weigh, as far as that is not there yet. Raises StudioError, ExportStopped, OSError."""
+    from studio.models.gguf.write import plan_file
+
+    parts = KeptParts(job.target)
+    if not parts.list_files():
+        require_space(job.target, 2 * job.facts.parameters + count_bytes(mix, job))
+    folder = merged.store_once(job, parts)
+    name = name_model(job)
+    path = job.target / f"{name}-{mix.name}.gguf"
+    plan = plan_file(folder, mix, name, path.name)
+    seen = read_rows(job, folder)
+    rows = [ids for row in seen if len(ids := [token.id for token in row.tokens]) > 1]
+    rows = rows if mix.usual.endswith("_K") else []
+    model = load_plain(folder) if is_there() or rows or mix is FIT else None
+    job.go_on()
+    importance, weighed = _weigh_once(job, parts, plan, model, rows)
+    return PreparedFile(
+        parts=parts, path=path, plan=plan, model=model, seen=seen, rows=rows, importance=importance, weighed=weighed
+    )  # fmt: skip
+
+
+def _weigh_once(
+    job: ExportJob, parts: KeptParts, plan: FilePlan, model: Any, rows: list[list[int]]
+) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the importance and of how many rows it is: measured now, where no earlier attempt did.
+
+    None is kept, too: tensors that are in the file already were packed by it.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    file = parts.folder / IMPORTANCE
+    if not parts.has(f"{parts.folder.name}/{IMPORTANCE}"):
+        job.begin(text("export.phase.weigh"))
+        found = weigh(plan, model, rows) if rows else {}
+        save_file({name: one.contiguous() for name, one in found.items()}, file, {"rows": str(len(rows))})
+        parts.keep([file])
+    with safe_open(file, framework="pt") as kept:
+        return {name: kept.get_tensor(name) for name in kept.keys()}, int(kept.metadata()["rows"])
+
+
+def _fit(job: ExportJob, made: PreparedFile) -> FilePlan:
     """Return the plan with the forms that lose least within the job's limits: without any, in the size of Q4_K_M.
 
     Raises StudioError where no file is so small or so close.
     """
-    from transformers import AutoTokenizer
+    from studio.models.gguf.sensitivity import TooSmall, choose
 
-    from studio.models.gguf.sensitivity import TooSmall, choose, measure_losses
-
-    tokenizer = AutoTokenizer.from_pretrained(plan.folder)
-    texts = rows or [tokenizer(words)["input_ids"] for words in PROMPTS]
-    job.begin(text("export.phase.measure"))
-    losses = measure_losses(model, plan, texts, importance, lambda done, total: job.go_on())
-    limits = job.limits
+    limits, plan = job.limits, made.plan
     wanted_bytes = limits.size_bytes or (0 if limits.kl else plan.size_bytes)
     try:
+        losses = _measure_once(job, made)
         return choose(plan, losses, size_bytes=wanted_bytes, kl=limits.kl or math.inf).plan
     except TooSmall as error:
         part = "size" if limits.size_bytes else "loss"
         why = text(f"export.fit.{part}", mb=f"{error.size_bytes / 1e6:,.1f}")
         raise StudioError(text("export.fit"), why, text("export.fit.fix")) from error
+
+
+def _measure_once(job: ExportJob, made: PreparedFile) -> dict[str, dict[str, float]]:
+    """Return what each tensor loses in each form; those that an earlier attempt measured are not measured again."""
+    from transformers import AutoTokenizer
+
+    from studio.models.gguf.sensitivity import measure_losses
+
+    file = made.parts.folder / LOSSES
+    known = read_json(file) if file.is_file() else {}  # written as a whole, or not at all
+    tokenizer = AutoTokenizer.from_pretrained(made.plan.folder)
+    texts = made.rows or [tokenizer(words)["input_ids"] for words in PROMPTS]
+    job.begin(text("export.phase.measure"))
+
+    def report(done: int, total: int, losses: Mapping[str, Mapping[str, float]]) -> None:
+        write_json(file, losses)
+        job.measured(done, total)
+        job.go_on()
+
+    return measure_losses(made.model, made.plan, texts, made.importance, report, known)
 
 
 def name_model(job: ExportJob) -> str:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import text
+from studio.core.json_file import parse_json
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
+from studio.engine.exporters.kept_parts import KeptParts
 from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
 if TYPE_CHECKING:
     from studio.engine.artifact import Fingerprint
+
+EXPECTED = "expected.safetensors"
+"""A kept part: what the weights that were written compute."""
 
 
 def size_bytes(job: ExportJob) -> int:
@@ -30,13 +38,29 @@ def write(job: ExportJob) -> None:
     A base that was trained on quantised is quantised again and opened: the corrections were learned on those weights.
     The files are loaded again and compared with what was stored, computing in fp32: in 16 bits, a rounding that differs
     between two loads sends tokens to other experts, and two equal models seem to differ (Hunyuan's, Bailing's).
+    Files that an earlier attempt wrote as a whole are checked, and not written again.
     """
     from studio.engine.artifact import verify_artifact, write_card
     from studio.models.load import load_model
     from studio.models.score_head import load_classifier
+    from studio.models.tokenizer import load_tokenizer
 
-    tokenizer, expected = store(job)
-    (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+    parts = KeptParts(job.target)
+    kept = parts.list_files()
+    if f"{parts.folder.name}/{EXPECTED}" in kept and parts.has_all(kept):
+        job.begin(text("export.phase.kept"))
+        tokenizer = load_tokenizer(dataclasses.replace(job.facts, folder=str(job.target)))
+        expected = _read_expected(parts.folder / EXPECTED)
+    else:
+        for left in job.target.glob("*.safetensors*"):  # of another number of files
+            left.unlink()
+        tokenizer, expected = store(job)
+        (job.target / "README.md").write_text(write_card(job.facts, job.record), encoding="utf-8")
+        parts.folder.mkdir(exist_ok=True)
+        _keep_expected(expected, parts.folder / EXPECTED)
+        written = (path for path in job.target.iterdir() if path.is_file() and path.suffix != ".tmp")
+        named = (path for path in written if not path.name.startswith("studio-"))
+        parts.keep([*sorted(named), parts.folder / EXPECTED])
     gc.collect()  # the merged model makes room for the stored one
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
@@ -44,6 +68,22 @@ def write(job: ExportJob) -> None:
     settings = {"device": "cpu", "dtype": "fp32", "attention": attention}
     read = load_classifier(job.target) if holds_score(job.target) else load_model(stored, **settings).model
     verify_artifact(read, tokenizer, expected, "fp32")
+
+
+def store_once(job: ExportJob, parts: KeptParts) -> Path:
+    """Return the folder of the merged model, a part of another form: written now, where it is not there as a whole.
+
+    Raises what store() raises.
+    """
+    folder = parts.folder / "merged"
+    if parts.has(f"{parts.folder.name}/merged"):
+        job.begin(text("export.phase.kept"))
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    store(dataclasses.replace(job, target=folder))
+    parts.keep(sorted(path for path in folder.rglob("*") if path.is_file()))
+    return folder
 
 
 def store(job: ExportJob) -> tuple[Any, Fingerprint]:
@@ -116,6 +156,32 @@ def _plain_copy(model: Any) -> Any:
     plain.tie_weights()
     plain.generation_config = model.generation_config
     return plain
+
+
+def _keep_expected(expected: Fingerprint, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    weights = {name: [str(dtype), sums.hex()] for name, (dtype, sums) in expected.weights.items()}
+    tensors = {"ids": expected.ids.contiguous(), "logits": expected.logits.contiguous()}
+    save_file(tensors, path, metadata={"weights": json.dumps(weights)})
+
+
+def _read_expected(path: Path) -> Fingerprint:
+    import torch
+    from safetensors import safe_open
+
+    from studio.engine.artifact import Fingerprint
+
+    with safe_open(path, framework="pt") as file:
+        weights = parse_json(file.metadata()["weights"])
+        return Fingerprint(
+            file.get_tensor("ids"),
+            file.get_tensor("logits"),
+            {
+                name: (getattr(torch, dtype.removeprefix("torch.")), bytes.fromhex(sums))
+                for name, (dtype, sums) in weights.items()
+            },
+        )
 
 
 def load_lines(folder: str, base: str) -> tuple[str, ...]:

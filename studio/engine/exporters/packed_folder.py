@@ -6,7 +6,6 @@ they must compute nearly what the merged model does, on the run's own rows.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import gguf_file, merged
 from studio.engine.exporters.exporter import PROBE, Exporter, ExportJob
+from studio.engine.exporters.kept_parts import KeptParts
 from studio.models.architectures import holds_score
 from studio.models.packed_forms import FORMS, PackedForm, choose_group, read_packed, write_packed
 
@@ -75,41 +75,34 @@ def write(form: PackedForm, job: ExportJob) -> None:
     from studio.engine.artifact import write_card
 
     require_space(job.target, 2 * job.facts.parameters + size_bytes(form, job))
-    folder = job.target / "merged"
-    folder.mkdir()
-    try:
-        merged.store(dataclasses.replace(job, target=folder))
-        model = gguf_file.load_plain(folder)
-        names = list_matrices(form, model)
-        if not choose_group(form, set(names.values())):
-            widths = ", ".join(map(str, sorted(set(names.values()))))
-            raise StudioError(
-                text("export.packed"), text("export.packed.rows", widths=widths), text("export.packed.fix")
-            )
-        rows = [[token.id for token in row.tokens] for row in gguf_file.read_rows(job, folder)]
-        rows = [ids for ids in rows if len(ids) > 1]
-        job.begin(text("export.phase.pack", form=form.name))
-        importance = weigh(model, names, rows) if rows and form.name != "fp8" else {}
-        write_packed(folder, job.target, form, names, importance, job.go_on)
-        for file in folder.iterdir():
-            if file.suffix != ".safetensors" and file.name not in (
-                "config.json",
-                "model.safetensors.index.json",
-            ):
-                shutil.move(file, job.target / file.name)
-        job.begin(text("export.phase.check"))
-        kl = measure(form, job.target, names, model, rows)
-        if kl > MOST_KL[form.name]:
-            raise StudioError(
-                text("export.packed"), text("export.packed.far", kl=f"{kl:.3g}"), text("export.packed.fix")
-            )
-        card = write_card(job.facts, job.record).replace("library_name: peft", "library_name: transformers")
-        told = f"Opened again: {kl:.2g} nats a token from the 16-bit model."
-        (job.target / "README.md").write_text(
-            "\n".join((card, told, "", *USES[form.name], "")), encoding="utf-8"
+    folder = merged.store_once(job, KeptParts(job.target))
+    model = gguf_file.load_plain(folder)
+    names = list_matrices(form, model)
+    if not choose_group(form, set(names.values())):
+        widths = ", ".join(map(str, sorted(set(names.values()))))
+        raise StudioError(
+            text("export.packed"), text("export.packed.rows", widths=widths), text("export.packed.fix")
         )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    rows = [[token.id for token in row.tokens] for row in gguf_file.read_rows(job, folder)]
+    rows = [ids for ids in rows if len(ids) > 1]
+    job.begin(text("export.phase.pack", form=form.name))
+    importance = weigh(model, names, rows) if rows and form.name != "fp8" else {}
+    write_packed(folder, job.target, form, names, importance, job.go_on)
+    for file in folder.iterdir():
+        if file.suffix != ".safetensors" and file.name not in (
+            "config.json",
+            "model.safetensors.index.json",
+        ):
+            shutil.copy(file, job.target / file.name)  # the part stays whole
+    job.begin(text("export.phase.check"))
+    kl = measure(form, job.target, names, model, rows)
+    if kl > MOST_KL[form.name]:
+        raise StudioError(
+            text("export.packed"), text("export.packed.far", kl=f"{kl:.3g}"), text("export.packed.fix")
+        )
+    card = write_card(job.facts, job.record).replace("library_name: peft", "library_name: transformers")
+    told = f"Opened again: {kl:.2g} nats a token from the 16-bit model."
+    (job.target / "README.md").write_text("\n".join((card, told, "", *USES[form.name], "")), encoding="utf-8")
 
 
 def list_matrices(form: PackedForm, model: Any) -> dict[str, int]:

@@ -16,7 +16,7 @@ from studio.core.errors import StudioError
 from studio.core.events import StepLogged
 from studio.core.i18n import LOCALES, Text, text
 from studio.core.json_file import parse_json
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, settle_rate
 from studio.engine.exporters.exporter import Exporter, ExportJob
 from studio.engine.run_folder import RunFolder
 from studio.planning.memory_estimate import loaded_bytes
@@ -130,7 +130,7 @@ def make_settings(job: ExportJob, recipe: Recipe, losses: Sequence[float]) -> di
         "total_steps": len(losses),
         "rows_at_once": at_once,
         "accumulated": rows // at_once,
-        "optim": to_json(recipe.optim),
+        "optim": to_json(settle_rate(recipe).optim),
         "losses": list(losses),
     }
 

@@ -18,7 +18,6 @@ class ContrastivePreferenceOptimization(PairObjective):
     """The margin itself, and the loss of the better answers."""
 
     name = "cpo"
-    usual_rates = (5e-6, 5e-7)
     metrics = (NLL, *REWARDS)
 
     @property

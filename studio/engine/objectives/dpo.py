@@ -22,7 +22,6 @@ class DirectPreferenceOptimization(PairObjective):
 
     name = "dpo"
     needs_reference = True
-    usual_rates = (5e-6, 5e-7)
 
     def compare(self, sides: Sides) -> Compared:
         """See PairObjective."""

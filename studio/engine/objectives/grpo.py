@@ -94,7 +94,7 @@ class GroupRelativePolicyOptimization(Objective):
     """Answers better than their group gain, worse ones lose, within bounds of how far one rollout may move them."""
 
     name = "grpo"
-    usual_rates = (1e-5, 1e-6)
+    wants_entropy = True
     settings: SamplingSpec
 
     def __init__(self, settings: SamplingSpec | None = None) -> None:
@@ -172,8 +172,11 @@ class GroupRelativePolicyOptimization(Objective):
         units = lp.new_full((), len(ratio))
         shares = zip(CLIPPED, (low, high, low | high), strict=True)
         metrics |= {metric.name: (one.float().sum(), units) for metric, one in shares}
-        # The mean of -lp over what was drawn is the entropy's estimate without a pass over the vocabulary.
-        metrics["entropy"] = (-old.sum(), lp.new_full((), len(lp)))
+        told = picked.entropies is not None
+        metrics["entropy"] = (
+            (picked.entropies if told else lp.new_zeros(1)).sum(),
+            lp.new_full((), told * len(lp)),
+        )
         off = torch.zeros_like(old) if picked.sampled is None else (old - picked.sampled).abs()
         told = 0 if picked.sampled is None else len(lp)
         metrics[DISTANCE.name] = (off.sum(), lp.new_full((), told))

@@ -29,7 +29,6 @@ class KahnemanTverskyOptimization(Objective):
 
     name = "kto"
     needs_reference = True
-    usual_rates = (5e-6, 5e-7)
     derived = (Metric(name="rewards/margins", better="higher", first=True),)
 
     @property

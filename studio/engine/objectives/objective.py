@@ -52,6 +52,8 @@ class Picked:
     """(N,) float32: log-probabilities when the updates by these answers began; None: they are the present ones."""
     sampled: Tensor | None = None
     """(N,) float32: log-probabilities as they were drawn; None where that was not told."""
+    entropies: Tensor | None = None
+    """(N,) float32: of what may stand at each place, by the model as it is; None where nobody wants them."""
 
     def sum_sequences(self, values: Tensor) -> Tensor:
         """Return the sum of `values` (N,) over each sequence, (S,), in a fixed order: a replay gives the same bits."""
@@ -80,8 +82,6 @@ class Objective:
     """One way to train; a subclass says `name` and computes `loss`."""
 
     name: str
-    usual_rates: tuple[float, float] | None = None
-    """The learning rates for an adapter and for all weights where nobody set one; None: the recipe's default."""
     usual_beta = 0.1
     updates = 1
     """Steps that are taken with the same examples, one after another."""
@@ -93,6 +93,8 @@ class Objective:
     """Whether the head gives a score at each place (models/score_head.py) in place of log-probabilities."""
     needs_reference = False
     """Whether `Picked.reference` is wanted: a pass over all examples before the first step."""
+    wants_entropy = False
+    """Whether `Picked.entropies` is wanted in training: some passes over the logits more."""
     metrics: tuple[Metric, ...] = ()
     """What `Terms.metrics` holds, in the order of the charts."""
     derived: tuple[Metric, ...] = ()

@@ -30,7 +30,6 @@ class OddsRatioPreferenceOptimization(PairObjective):
     """The loss of prompt and better answer, and the odds between both answers."""
 
     name = "orpo"
-    usual_rates = (8e-6, 8e-7)
     averaged = True
     metrics = (
         NLL,

@@ -26,7 +26,6 @@ class RewardModel(Objective):
     """The better sequence's score above the worse one's."""
 
     name = "reward"
-    usual_rates = (1e-4, 1e-5)
     sequences = 2
     scores = True
     metrics = (

@@ -15,7 +15,6 @@ class SimplePreferenceOptimization(PairObjective):
     """The margin of tokens' means, beyond a wanted one."""
 
     name = "simpo"
-    usual_rates = (5e-6, 5e-7)
     usual_beta = 2.0
     averaged = True
 

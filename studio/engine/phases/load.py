@@ -12,7 +12,7 @@ from studio.core.codec import to_json
 from studio.core.events import DataPrepared, KernelFellBack, Metric, RunPlanned, RunResumed
 from studio.core.facts import BackendPlan
 from studio.core.i18n import text
-from studio.core.recipe import USUAL_RATE, Recipe, change_recipe, keeps_by
+from studio.core.recipe import USUAL_RATE, USUAL_RATES, Recipe, change_recipe, keeps_by, settle_rate
 from studio.data.prepare import PreparedData
 from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen
@@ -128,17 +128,15 @@ def _settle(run: Run, objective: Objective, data: PreparedData) -> Recipe:
 
     What learns from its own answers looks at held-out ones on its way, and keeps what these were best with: rewards
     can be led astray.
-
-    What is usual for examples is forty times what comparisons bear: they break the model's answers above it.
     """
     recipe = change_recipe(run.recipe, {"objective": objective.name})
     if data.asked_held_out is not None and len(data.asked_held_out):
         recipe = choose_look(recipe, objective, data)
-    if objective.usual_rates is None or recipe.optim.learning_rate != USUAL_RATE:
-        return recipe
-    rate = objective.usual_rates[recipe.adapter.method == "full"]
-    run.warn(text("run.usual_rate", rate=f"{rate:g}", default=f"{USUAL_RATE:g}"))
-    return change_recipe(recipe, {"optim.learning_rate": rate})
+    settled = settle_rate(recipe)
+    if settled is not recipe and objective.name in USUAL_RATES:
+        rate = settled.optim.learning_rate
+        run.warn(text("run.usual_rate", rate=f"{rate:g}", default=f"{USUAL_RATE:g}"))
+    return settled
 
 
 def _describe_kept(recipe: Recipe) -> tuple[Metric, ...]:
@@ -218,7 +216,7 @@ def record_progress(run: Run, trainer: Trainer) -> None:
         steps=state.step,
         total_steps=trainer.total_steps,
         loss=state.last_loss if state.last_loss == state.last_loss else None,
-        eval_loss=state.last_eval,
+        **trainer.tell_evaluated(state.last_eval),
         metrics=state.last_metrics,
         skipped_steps=state.skipped,
         peak_vram_bytes=max(peak, run.record.peak_vram_bytes),

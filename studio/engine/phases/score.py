@@ -69,14 +69,14 @@ def settle(run: Run, training: Training, scoring: Scoring) -> None:
         run.stop_when_asked()  # which cut the evaluation short
         state = trainer.state
         step = state.step
-        run.change_record(eval_loss=state.last_eval)
+        run.change_record(**trainer.tell_evaluated(state.last_eval))
         if trainer.keeps != "last" and state.best_eval < math.inf and state.best_step != state.step:
             weights = scoring.best.read(state.best_step)
             if weights is None:
                 run.warn(text("run.best_gone", step=state.best_step))
             else:
                 load_trained_state(model, weights)
-                run.change_record(kept_step=state.best_step, eval_loss=state.best_loss)
+                run.change_record(kept_step=state.best_step, **trainer.tell_evaluated(state.best_loss))
                 kept = text("run.best_kept", step=state.best_step, last=state.step)
                 run.warn(kept if state.best_step else text("run.start_kept", last=state.step))
                 step = state.best_step

@@ -13,8 +13,10 @@ from studio.core.recipe import RewardSpec
 from studio.engine.rewards.choice import ChoiceReward
 from studio.engine.rewards.code import PREFIX, Code
 from studio.engine.rewards.contains import Contains
+from studio.engine.rewards.cosine import Cosine
 from studio.engine.rewards.exact import Exact
 from studio.engine.rewards.json_fields import JsonFields
+from studio.engine.rewards.json_schema import JsonSchema
 from studio.engine.rewards.judge import JudgeReward
 from studio.engine.rewards.language import Language
 from studio.engine.rewards.length import Length
@@ -34,8 +36,10 @@ REWARDS: tuple[type[RowReward], ...] = (
     Contains,
     Regex,
     JsonFields,
+    JsonSchema,
     Tags,
     Length,
+    Cosine,
     Repetition,
     Language,
     Tests,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, settle_rate
 from studio.machine.failures.failure import Remedy
 
 
@@ -38,8 +38,10 @@ def hold_in_4_bits(recipe: Recipe | None) -> dict[str, Any]:
 
 
 def lower_rate(recipe: Recipe | None) -> dict[str, Any]:
-    """Take a quarter of the learning rate."""
-    return {"optim.learning_rate": recipe.optim.learning_rate / 4} if recipe is not None else {}
+    """Take a quarter of the learning rate, where it is known: that of an objective `auto` hangs on the data."""
+    if recipe is None or (recipe.objective == "auto" and not recipe.optim.learning_rate):
+        return {}
+    return {"optim.learning_rate": settle_rate(recipe).optim.learning_rate / 4}
 
 
 def leave_fp16(recipe: Recipe | None) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
-from studio.models.decoder.decoder import Decoder, Judge
+from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
 from studio.models.decoder.layer import SavedLayer
+from studio.models.decoder.row_judge import RowJudge
 
 PICK_STEP = 128
 """The head's rows are filled up to a multiple of this."""
@@ -163,7 +164,7 @@ class GraphedDecoder:
         *,
         size: int,
         scale: Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
         seed: int = 0,
     ) -> Tensor:
         """Add gradients, and return the losses (N,), as Decoder.add_gradients() does.
@@ -185,8 +186,7 @@ class GraphedDecoder:
         places, words = self._staging.send((_fill(picks, most, size - 1), _fill(targets, most, IGNORED)))
         if scale.ndim:
             scale = F.pad(scale, (0, most - count), value=1.0)
-        judge_all = judge and (lambda losses: F.pad(judge(losses[:count]), (0, most - count)))
-        head = places, words, scale, judge_all
+        head = places, words, scale, judge and _Padded(judge, count, most)
         recorded = self._recorded.get(size)
         if recorded is None:
             prepared = self._prepare(size, documents, arrays)
@@ -229,6 +229,19 @@ class GraphedDecoder:
         with torch.cuda.graph(backward, pool=self._pool):
             prepared.backward(kept)
         return _Recorded(forward, backward, prepared, x)
+
+
+class _Padded:
+    """Asks a judge about the first `count` of a recorded size's `most` rows; the others count 0."""
+
+    def __init__(self, judge: RowJudge, count: int, most: int) -> None:
+        self._judge, self._count, self._most = judge, count, most
+        self.wants_entropy = judge.wants_entropy
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        count = self._count
+        found = self._judge(losses[:count], None if entropies is None else entropies[:count])
+        return F.pad(found, (0, self._most - count))
 
 
 def _fill(values: np.ndarray, count: int, rest: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -31,10 +31,8 @@ from studio.models.decoder.fused_lora_linear import (
 from studio.models.decoder.layer import Layer, SavedLayer
 from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
+from studio.models.decoder.row_judge import RowJudge, make_entropies
 from studio.models.decoder.spec import DecoderSpec, LayerSpec, read_decoder
-
-Judge = Callable[[Tensor], Tensor]
-"""Given what the head computed of each picked row (N,), says how strongly its gradient counts, (N,) fp32."""
 
 
 class Decoder:
@@ -159,7 +157,7 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
     ) -> Tensor:
         """Add the gradients of the sum of what apply_head() returns to the store's; returns that, (N,) fp32.
 
@@ -231,9 +229,8 @@ class Decoder:
     ) -> Tensor:
         """Return -log p of each of `targets`, (N,) fp32."""
         x = self.hidden(token_ids, rows)
-        return self._losses(
-            self._normalise(x if picks is None else x.index_select(0, picks))[0], targets, 1.0, False
-        )[0]
+        hidden, _ = self._normalise(x if picks is None else x.index_select(0, picks))
+        return self._losses(hidden, targets, 1.0, False, None)[0]
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -252,7 +249,7 @@ class Decoder:
         return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
     def _losses(
-        self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool
+        self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool, unsure: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return self.kernels.linear_cross_entropy.forward(
             hidden,
@@ -267,6 +264,7 @@ class Decoder:
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
             weight_gradient=self.store.find_gradient(self.spec.head.weight) if gradient else None,
+            entropies=unsure,
         )
 
     @torch.no_grad()
@@ -276,7 +274,7 @@ class Decoder:
         picks: Tensor | None,
         targets: Tensor,
         scale: float | Tensor,
-        judge: Judge | None = None,
+        judge: RowJudge | None = None,
         *,
         out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -287,13 +285,14 @@ class Decoder:
         """
         picked = x if picks is None else x.index_select(0, picks)
         hidden, r = self._normalise(picked)
+        entropies = make_entropies(judge, targets)
+        # A trained head adds its gradient while it computes: what each row counts is asked for before.
         if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
-            # A trained head adds its gradient while it computes: what each row counts is asked for before.
-            losses, _ = self._losses(hidden, targets, scale, False)
-            _, dhidden = self._losses(hidden, targets, scale * judge(losses), True)
+            losses, _ = self._losses(hidden, targets, scale, False, entropies)
+            _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True)
         else:
-            losses, dhidden = self._losses(hidden, targets, scale, True)
-            counted = None if judge is None else judge(losses)
+            losses, dhidden = self._losses(hidden, targets, scale, True, entropies)
+            counted = None if judge is None else judge(losses, entropies)
             if counted is not None:
                 dhidden.mul_(counted[:, None])
             if (rows := self.spec.head_rows) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from studio.models.gguf.block_types import BlockType
 from studio.models.gguf.header import ARRAY, MAGIC, STRING
+from studio.models.gguf.tensor_journal import TensorJournal, count_whole
 
 ALIGNMENT_BYTES = 32
 VERSION = 3
@@ -17,26 +18,41 @@ UINT32, INT32, FLOAT32, BOOL = 4, 5, 6, 7
 
 
 class GgufWriter:
-    """`with GgufWriter(path, metadata, tensors) as file: file.write(data)`, once for each tensor in their order."""
+    """`with GgufWriter(path, metadata, tensors) as file: file.write(data)`, once for each tensor in their order.
+
+    With a journal, a file that a dead process left is gone on with behind its last whole tensor, where it was to be
+    the same file: `kept` says how many tensors are there already.
+    """
 
     def __init__(
         self,
         path: Path,
         metadata: Mapping[str, Any],
         tensors: Sequence[tuple[str, tuple[int, ...], BlockType]],
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """`tensors`: name, shape as PyTorch has it, and form of each."""
+        """`tensors`: name, shape as PyTorch has it, and form of each; `goes_on`: with a journal. Raises OSError."""
         self._sizes_bytes = [math.prod(shape) // form.values * form.size_bytes for _, shape, form in tensors]
-        self._next = 0
-        self._file = path.open("wb")
-        self._file.write(_pack_head(metadata, tensors, self._sizes_bytes))
+        head = _pack_head(metadata, tensors, self._sizes_bytes)
+        padded_bytes = [_align(size_bytes) for size_bytes in self._sizes_bytes]
+        self.kept = self._next = count_whole(path, head, padded_bytes) if goes_on else 0
+        self._file = path.open("r+b" if self.kept else "wb")
+        if self.kept:
+            self._file.truncate(len(head) + sum(padded_bytes[: self.kept]))
+            self._file.seek(0, 2)
+        else:
+            self._file.write(head)
+        self._journal = TensorJournal(path, head, self.kept) if goes_on else None
 
     def __enter__(self) -> GgufWriter:
         """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
+        """Close the file; its journal stays beside it, see tensor_journal.drop_journal()."""
+        if self._journal is not None:
+            self._journal.close()
         self._file.close()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -45,11 +61,19 @@ class GgufWriter:
         left_bytes = self._sizes_bytes[self._next] - size_bytes
         if left_bytes < 0:
             raise ValueError("more data than the tensor has")
-        self._file.write(data)
+        self._put(data)
         self._sizes_bytes[self._next] = left_bytes
         if not left_bytes:
             self._next += 1
-            self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT_BYTES))
+            self._put(b"\0" * (-self._file.tell() % ALIGNMENT_BYTES))
+            if self._journal is not None:
+                self._file.flush()  # to the system, which keeps it when this process is killed
+                self._journal.end_tensor()
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        if self._journal is not None:
+            self._journal.add(data)
 
 
 def measure_file(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from studio.models.gguf.block_types import BlockType
@@ -70,11 +71,13 @@ def measure_losses(
     plan: FilePlan,
     rows: Sequence[Sequence[int]],
     importance: Mapping[str, torch.Tensor],
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int, Mapping[str, Mapping[str, float]]], None] = lambda done, total, losses: None,
+    known: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, dict[str, float]]:
     """Return the mean KL by tensor and form, of tensors that are one weight of the model.
 
-    model: in fp32, unchanged afterwards. importance: as for write_file(). report: told (done, in all), may raise.
+    model: in fp32, unchanged afterwards. importance: as for write_file(). report: told (tensors done, in all, what was
+    found so far), may raise. known: what was found before.
     """
     import torch
 
@@ -95,11 +98,13 @@ def measure_losses(
         return model(ids, use_cache=False).logits[0].float().log_softmax(-1)
 
     wanted = [predict(ids) for ids in texts]
-    losses: dict[str, dict[str, float]] = {}
-    total, done = sum(len(list_steps(one)) for one in measured), 0
+    names = {one.name for one in measured}
+    losses = {name: dict(found) for name, found in known.items() if name in names}
     for tensor in measured:
+        if tensor.name in losses:
+            continue
         weight = weights[tensor.sources[0]]
-        kept = weight.detach().clone()
+        kept, forms = weight.detach().clone(), {}
         try:
             for form in list_steps(tensor):
                 with torch.no_grad():
@@ -108,12 +113,12 @@ def measure_losses(
                     float((one.exp() * (one - predict(ids))).sum())
                     for one, ids in zip(wanted, texts, strict=True)
                 )
-                losses.setdefault(tensor.name, {})[form] = max(0.0, found / max(1, count))
-                done += 1
-                report(done, total)
+                forms[form] = max(0.0, found / max(1, count))
         finally:
             with torch.no_grad():
                 weight.copy_(kept)
+        losses[tensor.name] = forms
+        report(len(losses), len(measured), losses)
     return losses
 
 

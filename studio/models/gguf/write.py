@@ -111,10 +111,13 @@ def write_file(
     path: Path,
     importance: Mapping[str, torch.Tensor] | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    goes_on: bool = False,
 ) -> None:
     """Write the file. `importance`: by a tensor's name, how much an error in each of its columns counts.
 
-    report: told (values done, values in all). Raises OSError.
+    goes_on: what a dead process wrote of the same file is kept, up to its last whole tensor; the caller lets the
+    journal beside it go. report: told (values done, values in all). Raises OSError.
     """
     import torch
 
@@ -124,10 +127,14 @@ def write_file(
     total, done = sum(math.prod(one.shape) for one in plan.tensors), 0
     with ExitStack() as stack:
         read = open_folder(plan.folder, stack)
-        file = stack.enter_context(GgufWriter(path, plan.metadata, plan.table))
-        for values in plan.factors.values():
-            file.write(values.tobytes())
-        for tensor in plan.tensors:
+        file = stack.enter_context(GgufWriter(path, plan.metadata, plan.table, goes_on=goes_on))
+        for place, values in enumerate(plan.factors.values()):
+            if place >= file.kept:
+                file.write(values.tobytes())
+        for place, tensor in enumerate(plan.tensors, len(plan.factors)):
+            if place < file.kept:
+                done += math.prod(tensor.shape)
+                continue
             weight = build_stored(plan.family, tensor, plan.config, read)
             for data in pack_tensor(
                 weight, plan.types[tensor.name], (importance or {}).get(tensor.name), device

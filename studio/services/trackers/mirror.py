@@ -116,7 +116,7 @@ def _to_point(event: RunEvent, written: set[tuple[str, int]]) -> StepValues | No
         values = {"loss": event.loss, "learning_rate": event.lr, "grad_norm": event.grad_norm}
         values |= {"tokens_per_s": event.tokens_per_s, **event.metrics}
     elif isinstance(event, EvalLogged):
-        values = {"eval_loss": event.loss}
+        values = {"eval_loss": event.loss} if event.reward is None else {"eval_reward": event.reward}
     else:
         return None
     new = {

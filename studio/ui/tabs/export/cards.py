@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from studio.engine.exporters.exporter import PLACES
-from studio.services.exports import Estimate, ExportItem, loading_lines
+from studio.services.exports import Estimate, ExportItem, KeptExport, loading_lines
 from studio.ui.cards import Say, note_card
 from studio.ui.quantities import size_words
 from studio.ui.templates import render
@@ -96,14 +96,20 @@ def result_card(item: ExportItem, say: Say, *, local: bool) -> Markup:
     return render("tabs/export/result.html", say, item=described, files=files, count=len(item.files))
 
 
-def items_card(items: Sequence[ExportItem], say: Say, *, local: bool) -> Markup:
-    """Return the exports that lie in the workspace, newest first."""
+def items_card(
+    items: Sequence[ExportItem], say: Say, *, local: bool, kept: Sequence[KeptExport] = ()
+) -> Markup:
+    """Return the exports that lie in the workspace, newest first, before them those that did not end."""
     described = []
     for item in items:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.written_s))
         about = [say(f"ui.export.{item.target}"), size_words(item.size_bytes), day]
         described.append(_describe_item(item, local=local) | {"run": item.run, "about": about})
-    return render("tabs/export/items.html", say, items=described)
+    left = []
+    for one in kept:
+        about = [say(f"ui.export.{one.target}"), say("ui.export.kept", size=size_words(one.size_bytes))]
+        left.append({"name": one.name, "run": one.run, "about": about})
+    return render("tabs/export/items.html", say, items=described, kept=left)
 
 
 def working_card(phase: str, written_bytes: int, total_bytes: int, say: Say, *, stopping: bool) -> Markup:
@@ -120,9 +126,9 @@ def working_card(phase: str, written_bytes: int, total_bytes: int, say: Say, *, 
     )
 
 
-def stopped_card(say: Say) -> Markup:
-    """Return that an export was stopped and nothing stayed behind."""
-    return note_card(say("ui.export.stopped"), "")
+def stopped_card(say: Say, *, kept: bool) -> Markup:
+    """Return that an export was stopped, and whether parts of it are kept."""
+    return note_card(say("ui.export.stopped_kept" if kept else "ui.export.stopped"), "")
 
 
 def error_card(words: Any) -> Markup:

@@ -155,6 +155,16 @@ class ExportTab:
         elif do == "stop" and value != STOP and exports.job is not None:
             exports.job.stop()
             yield NOTHING
+        elif do == "go_on":
+            kept = next((one for one in exports.list_kept() if one.name == value), None)
+            if kept is None:
+                raise StudioError(text("export.gone"), text("export.gone.why"), text("export.gone.fix"))
+            exports.start(kept.run, kept.target, kept.place)
+            yield from self.watch(run)
+        elif do == "discard":
+            freed_bytes = exports.discard(value)
+            gr.Info(say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
+            yield [self.show_targets(run), "", self.list_items()]
         elif do == "delete":
             freed_bytes = exports.delete(value)
             gr.Info(say("ui.chat.freed", size=size_words(freed_bytes)), duration=4)
@@ -174,7 +184,7 @@ class ExportTab:
             return
         told, local = None, self._is_local()  # who asks is known at the first step alone
         if not job.ended:
-            yield [self.show_targets(run), gr.skip(), gr.skip()]
+            yield [self.show_targets(run), gr.skip(), self._list(local)]
         while not job.ended:
             now = (job.phase, exports.written_bytes() if job.phase else 0, job.total, job.stopping)
             if now != told:
@@ -193,7 +203,8 @@ class ExportTab:
             except StudioError:  # deleted since
                 return ""
         if type(job.error).__name__ == "ExportStopped":
-            return stopped_card(say)
+            kept = {one.name for one in self.context.desk.exports.list_kept()}
+            return stopped_card(say, kept=name in kept)
         return error_card(self.context.say_error(job.error))
 
     def list_items(self) -> str:
@@ -201,7 +212,8 @@ class ExportTab:
         return self._list(self._is_local())
 
     def _list(self, local: bool) -> str:
-        return items_card(self.context.desk.exports.items(), self.context.say, local=local)
+        exports = self.context.desk.exports
+        return items_card(exports.items(), self.context.say, local=local, kept=exports.list_kept())
 
     def _is_local(self) -> bool:
         """Return whether the page that asks is on this machine: nobody else is served by its file manager."""

@@ -125,7 +125,9 @@ def describe(entry: Any, say: Say) -> dict[str, Any]:
         "slower_reasons": " ".join(say(say_slower(one)) for one in record.slower),
         "curve": sparkline(entry.spark, say),
         "loss": "–" if record.loss is None else f"{record.loss:.3f}",
-        "eval_loss": _number(entry.best_eval_loss),
+        "eval_loss": _number(entry.best_eval_loss)
+        if entry.best_eval_reward is None
+        else say("ui.runs.eval_reward", reward=_number(entry.best_eval_reward)),
         "score": show_score(record, say),
         "score_hint": hint_score(record, say),
         "model": model_of(entry, say),
@@ -228,6 +230,11 @@ def comparison_card(entries: Sequence[Any], comparison: Any, words: Catalogue) -
         (say("ui.runs.column.state"), [say(f"ui.runs.state.{one.state}") for one in records]),
         (say("ui.runs.column.loss"), [_number(one.loss) for one in records]),
         (say("ui.runs.column.eval_loss"), [_number(entry.best_eval_loss) for entry in entries]),
+        *(
+            [(say("ui.runs.column.eval_reward"), [_number(entry.best_eval_reward) for entry in entries])]
+            if any(entry.best_eval_reward is not None for entry in entries)
+            else []
+        ),
         *(
             (say(f"metric.{name}"), [_say_score(one, name) for one in records])
             for name in dict.fromkeys(score.metric for one in records for score in one.scores)

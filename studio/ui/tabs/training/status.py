@@ -57,6 +57,8 @@ def status_card(
         figures.append((say("ui.status.left"), time_words(view.left_s)))
     if view.eval_loss is not None:
         figures.insert(2, (say("ui.status.eval_loss"), f"{view.eval_loss:.4f}"))
+    if view.eval_reward is not None:
+        figures.insert(2, (say("ui.status.eval_reward"), f"{view.eval_reward:.4f}"))
     if view.scores:
         score = view.scores[0]
         before = "" if score.base is None else f"{100 * score.base:.0f} → "
