@@ -58,7 +58,7 @@ class TaskScore:
     rows: int
 
 
-class Stopped(Exception):
+class MeasureStopped(Exception):
     """Whoever asked wants no more."""
 
 
@@ -85,7 +85,7 @@ def measure_tasks(
                 num_fewshot=wish.shots, limit=wish.rows or None, task_manager=manager, log_samples=False,
                 bootstrap_iters=BOOTSTRAPS,
             )  # fmt: skip
-        except Stopped:
+        except MeasureStopped:
             return None
         except (
             OSError,
@@ -204,7 +204,7 @@ def make_model(speaker: Speaker, side: str, on_progress: Progress, should_stop: 
                 )  # fmt: skip
                 for place, one, cut in zip(places, answers, ends, strict=True):
                     if one.reason == "stopped":
-                        raise Stopped
+                        raise MeasureStopped
                     words = self.tokenizer.decode(one.tokens, skip_special_tokens=True)
                     said[place] = words[
                         : min((words.find(end) for end in cut if end in words), default=len(words))
@@ -218,7 +218,7 @@ def make_model(speaker: Speaker, side: str, on_progress: Progress, should_stop: 
                     should_stop=should_stop,
                 )  # fmt: skip
             if should_stop():
-                raise Stopped
+                raise MeasureStopped
             return found
 
     return HarnessModel()
