@@ -165,7 +165,7 @@ def test_an_exception_can_name_its_entry():
     class NonFinite(Exception):
         failure_id = "non_finite"
 
-    recipe = make_recipe({"model.precision": "fp16"})
+    recipe = make_recipe({"model.precision": "fp16", "optim.learning_rate": 2e-4})
     diagnosis = diagnose(NonFinite("step 9"), None, recipe)
     assert diagnosis.id == "non_finite"
     changes = [dict(fix.change) for fix in diagnosis.fixes]

@@ -50,6 +50,12 @@ def test_a_reward_is_written_refused_mended_and_trained_by(start_studio, workspa
     page.click("[data-do=reward_test]")
     page.wait_for_selector("#settings-reward-trial .told.bad", timeout=PATIENCE_MS * 2)
     assert "4" in page.inner_text("#settings-reward-trial .told.bad")
+    page.wait_for_selector("#settings-rewards [data-do=reward_insist]", timeout=PATIENCE_MS)
+    show_tab(page, "training")
+    page.click("#run-start")
+    page.click("#run-problems li.error [data-mark=settings-rewards]", timeout=PATIENCE_MS)
+    page.wait_for_selector(CODE)
+    assert not list((workspace.root / "runs").glob("*/")), "what the test refused starts no run"
 
     page.fill(CODE, RIGHT)
     page.click("[data-do=reward_test]")

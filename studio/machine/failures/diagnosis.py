@@ -62,6 +62,7 @@ from studio.machine.failures.causes import (
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.evidence import LINE_LIMIT, CauseVerdict, line_at, weigh
 from studio.machine.failures.failure import Failure
+from studio.machine.failures.system_codes import spell_out
 
 CATALOGUE: tuple[Failure, ...] = (
     *harmless.FAILURES,
@@ -273,9 +274,9 @@ def refuse_system(error: OSError) -> StudioError:
 
 
 def clean(words: str) -> str:
-    """Return `words` without colours and time stamps, with plain line ends; a progress bar's every state is a line."""
+    """Return `words` without colours and time stamps, numbers spelt out; a progress bar's every state is a line."""
     plain = COLOURS.sub("", words).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    return STAMPS.sub("", CURLY.sub(r"'\1'", TWICE.sub(r"\1: ", plain)))
+    return spell_out(STAMPS.sub("", CURLY.sub(r"'\1'", TWICE.sub(r"\1: ", plain))))
 
 
 def telling_line(words: str) -> str:

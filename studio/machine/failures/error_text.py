@@ -53,6 +53,10 @@ NOTEBOOK_FRAME = re.compile(
     r"~)?[^\s:()\[\]<>\"]{0,200}[/\\][^:()\[\]\n\"]{1,200}?\.pyx?)(?:\]\([^)]*\))?(?::\d+)?"
     r",? in (?P<function>[\w.<>]+)"
 )
+NOTEBOOK_MODULE = re.compile(
+    r"^File (?P<path>(?:[A-Za-z]:|~)?[^\s:\"]{0,200}[/\\][^:\n\"]{1,200}?\.pyx?):\d+\s*$"
+)
+"""A file's own lines, outside of any function, as a notebook shows them."""
 CELL = re.compile(
     r"^\s*(?P<path>(?:Cell )?In ?\[\d+\]|<ipython-input-[\w-]+>)(?:, line \d+|:\d+)?,? in (?P<function>[\w.<>]+)"
 )
@@ -89,7 +93,8 @@ SHORT_PATHS = re.compile(
 )
 WRAPPERS = re.compile(
     r"ChildFailedError|CalledProcessError|DatasetGenerationError|BackendCompilerFailed|RemoteTraceback|"
-    r"(?:Failed to import [\w.]+ because of the following error)|ProcessRaisedException|MaxRetryError|"
+    r"(?:Failed to import [\w.]+ because of the following error)|ProcessRaisedException|"
+    r"MaxRetryError(?![\s\S]*Caused by \w)|"
     r"An error happened while trying to locate the file|returned non-zero exit status|subprocess-exited-with-error|"
     # The page did not come up: what its own libraries raised before that is the reason.
     r"When localhost is not accessible|"
@@ -110,6 +115,10 @@ HANDED_OVER = re.compile(
 """Where Python takes what another process hands over: it fails because that one has ended."""
 OCCURRED = re.compile(rf"^(?:\u53d1\u751f\u5f02\u5e38|Exception has occurred): (?P<name>{NAME})\b")
 """As an editor shows an exception: its type, its message on the next line, then the places, the innermost first."""
+WANTED = re.compile(
+    r"(?:pip3? install (?:-{1,2}[\w-]+ )*|\b[Pp]lease (?:re)?install (?:the )?)[`'\"]?(?P<name>[A-Za-z][\w-]+)"
+)
+"""A package that a message wants installed."""
 IGNORED = re.compile(r"^(?:Exception ignored in|--- Logging error ---|Task exception was never retrieved)")
 """What Python only tells of while it goes on, or while it is ending anyway."""
 QUOTED = re.compile(rf"(?P<mark>[\"'`\u201c\u2018\u300c]?)(?P<name>\b{NAME}): (?P<message>[^\n]{{3,400}})")
@@ -129,6 +138,8 @@ IMPLIED = (
     ("ModuleNotFoundError", r"No module named '\w[\w.]{1,80}'"),
 )
 """What a person copies of an exception when its name is left behind."""
+UNTOLD = re.compile(rf"raise (?P<name>{NAME})\((?:f|r)?[\"'](?P<message>[^\"'\n]{{12,300}})")
+"""The line of code that raises, with its words."""
 MARKS = {"\u201c": "\u201d", "\u2018": "\u2019", "\u300c": "\u300d"}
 
 
@@ -155,6 +166,8 @@ class Raised:
     """Whether Python only told of it and went on."""
     source: str = ""
     """The line of code that raised it."""
+    found_there: bool = False
+    """Whether it calls a package missing in whose own code the exception before it was raised."""
 
     @property
     def wraps(self) -> bool:
@@ -162,7 +175,7 @@ class Raised:
         lost = self.type in ("PermissionError", "OSError", "FileNotFoundError") and bool(self.frames)
         if lost and HANDED_OVER.search(self.frames[-1].path):
             return True
-        return self.ignored or WRAPPERS.search(f"{self.type}: {self.message}") is not None
+        return self.ignored or self.found_there or WRAPPERS.search(f"{self.type}: {self.message}") is not None
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -221,7 +234,7 @@ class Reading:
         found: list[Raised] = []
         frames: list[Frame] = []
         linked, ignored, left, source_next = False, False, 0, False
-        source, source_line, asserted, occurred = "", 0, set(), False
+        source, source_line, raising, asserted, occurred = "", 0, ("", 0), set(), False
         for start, line in _lines(self.words):
             self._starts.append(start)
             bare = LEAD.sub("", line)
@@ -281,13 +294,22 @@ class Reading:
             if bare.strip(" \t^~") and not marked:
                 source = bare.strip() if weight == NOTHING and not frame else ""
                 source_line = len(self._blocks) - 1
+                if frame or source.startswith(("assert ", "raise ")):
+                    raising = (source, source_line)
         if occurred and frames and not found[-1].frames:
             found[-1] = replace(found[-1], frames=tuple(reversed(frames)))
+        untold = (
+            _untold(raising[0], tuple(frames), self._starts[raising[1]]) if frames and not linked else None
+        )
+        if untold is not None and all(one.type != untold.type for one in found):
+            found.append(untold)
+            self._blocks[raising[1]], frames = len(found) - 1, []
+            asserted.add(raising[1])
         if not found and (quoted := _quoted(self.words)) is not None:
             found.append(quoted)
             self._blocks[self._line_at(quoted.start)] = 0
         self.cut = linked and bool(found) and bool(frames)
-        self.raised = tuple(found)
+        self.raised = tuple(_mark_found(found))
         weights = _weigh_raised(self.raised)
         heads = {
             self._line_at(one.start + max(0, self.words[one.start :].find(one.message[:20]))) for one in found
@@ -297,6 +319,14 @@ class Reading:
             weights[block] * (1 if number in heads else CONTINUED) if block >= 0 else weight
             for number, (weight, block) in enumerate(zip(self._weights, self._blocks, strict=True))
         ]
+
+
+def _mark_found(raised: list[Raised]) -> Iterator[Raised]:
+    """Yield `raised`, with those marked that call a package missing which the exception before them went through."""
+    for before, one in zip([None, *raised], raised, strict=False):
+        told = WANTED.search(one.message) if one.linked and one.type == "ImportError" else None
+        there = told and before and told["name"].replace("-", "_").lower() in before.packages
+        yield replace(one, found_there=True) if there else one
 
 
 def _lines(words: str) -> Iterator[tuple[int, str]]:
@@ -310,6 +340,9 @@ def _frame_of(line: str) -> Frame | None:
     if ".py" not in line and 'File "' not in line:
         cell = CELL.match(line)
         return Frame(cell["path"], cell["function"], "") if cell else None
+    module = NOTEBOOK_MODULE.match(line)
+    if module:
+        return Frame(module["path"], "<module>", package_of(module["path"]))
     found = FRAME.match(line) or NOTEBOOK_FRAME.match(line) or CUT_FRAME.match(line)
     if not found:
         return None
@@ -338,6 +371,15 @@ def _checkout(path: str) -> re.Match[str] | None:
 def _extend(raised: Raised, line: str) -> Raised:
     message = f"{raised.message}\n{line}" if raised.message else line
     return replace(raised, message=message)
+
+
+def _untold(source: str, frames: tuple[Frame, ...], start: int) -> Raised | None:
+    """Return what the last line of code raised, where a traceback ends with it; None for a line that raises nothing."""
+    if source.startswith("assert "):
+        return Raised("AssertionError", source, frames, start, False, source=source)
+    told = UNTOLD.match(source)
+    kind = told["name"].rpartition(".")[2] if told else ""
+    return Raised(kind, told["message"], frames, start, False, source=source) if told else None
 
 
 def _quoted(words: str) -> Raised | None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from studio.machine.failures.causes.gguf_conversion import in_converter
-from studio.machine.failures.error_text import Raised, Reading
-from studio.machine.failures.package_names import LIBRARIES
+from studio.machine.failures.error_text import MODEL_CODE, Raised, Reading
+from studio.machine.failures.package_names import LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio, read_config, read_import, values_of
 
 Values = Mapping[str, str] | None
@@ -181,3 +181,25 @@ def read_one_row(reading: Reading) -> Values:
     found = _key(reading)
     tokens = found is not None and found[1] in ("input_ids", "attention_mask", "labels")
     return {"name": found[1]} if found and tokens and STEPS.search(reading.words) else None
+
+
+def read_package_key(reading: Reading) -> Values:
+    """A name that a package looks up in a table of its own."""
+    raised = reading.last
+    if raised is None or raised.type != "KeyError" or not raised.frames:
+        return None
+    inside, name = raised.packages[0], raised.message.partition("\n")[0].strip("'\"")
+    if " " in name or inside in ("", "python", "torch", "datasets", MODEL_CODE):
+        return None
+    return {"name": name, "package": pip_name(inside)}
+
+
+def read_bare_key(reading: Reading) -> Values:
+    """A name that a row, a batch or a table lacks, without the place or in the program's own code."""
+    raised = reading.last
+    name = raised.message.partition("\n")[0].strip("'\" ") if raised is not None else ""
+    if raised is None or raised.type != "KeyError" or raised.wraps or in_studio(reading):
+        return None
+    if raised.packages[:1] not in ((), ("",), ("python",)) or read_table(reading):
+        return None
+    return {"name": name} if re.fullmatch(r"[A-Za-z_(\d-][^\n]{0,60}", name) and name.count(" ") < 4 else None

@@ -229,7 +229,8 @@ def _read_lacking(reading: Reading) -> Values:
     """An attribute that a value of a class of no known package lacks."""
     raised = reading.last
     found = ATTRIBUTE.search(raised.message) if raised and raised.type == "AttributeError" else None
-    if raised is None or not found or found["owner"] in (None, "NoneType") or read_attribute(reading):
+    owner = (found["owner"] or found["kind"] or "") if found else ""
+    if raised is None or not found or owner in ("", "NoneType") or read_attribute(reading):
         return None
     if found["name"].startswith("ds_opt_") or (
         raised.frames and raised.packages[0] in ("trl", "peft", "unsloth")
@@ -238,7 +239,7 @@ def _read_lacking(reading: Reading) -> Values:
     if read_model_code(reading):
         return None
     package = next((package for package in _asking(raised) if package in LIBRARIES), "")
-    return {**values_of(raised, found["name"], package), "kind": found["owner"]}
+    return {**values_of(raised, found["name"], package), "kind": owner}
 
 
 def read_model_code(reading: Reading) -> Values:

@@ -19,6 +19,7 @@ LACKS = re.compile(
     r"\bno [`'\"][\w.]+(?:\(\))?[`'\"] (?:method|function|class|loader)? ?(?:was |is )?(?:defined|implemented)\b|"
     rf"\bno (?:[\w-]{{2,20}} ){{0,2}}{NAME} (?:was |were |is )?(?:provided|given|specified|passed|set|configured)\b|"
     r"\b(?:got|received|but is|given:?) (?:<class ')?None(?:Type)?\b|"
+    rf"{NAME} (?:\w+ )?(?:do|does|did)(?: not|n't) (?:give|provide|define|specify|name|list) (?:any|an?|the)\b|"
     rf"{NAME} (?:was|were|is|are)(?: not|n't) (?:provided|specified|set|given|passed|configured)\b|"
     rf"{NAME} (?:cannot|can't|can not|must not|should not) be (?:None|empty|null)\b|"
     r"\b(?:cannot|can't|can not|unable to) [^.\n]{3,80}? without (?:first )?(?:specify|provid|sett?|"

@@ -58,6 +58,18 @@ FAILURES = (
         code="K86",
     ),
     Failure(
+        # It comes with NVIDIA's driver, and into a container with the card.
+        "smi_absent",
+        said(
+            r"exec: \\?\"nvidia-smi\\?\": executable file not found",
+            r"(?:^|[\s:])nvidia-smi: (?:command )?not found\s*$",
+            r"'nvidia-smi' is not recognized|The term 'nvidia-smi' is not recognized",
+            r"No such file or directory: '?nvidia-smi\b",
+        ),
+        (Remedy("smi_driver"), Remedy("smi_container")),
+        code="C91",
+    ),
+    Failure(
         "command_missing",
         said(
             r"'(?P<command>[\w.-]+)' is not recognized as (?:an internal|the name|a name)",
@@ -67,12 +79,13 @@ FAILURES = (
             r"(?:^|[\s:])(?<!- )(?P<command>[\w.-]+): (?:command )?not found\s*$",
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
+            r"127 \(command not found\)",
             r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
             r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"^make(?:\[\d+\])?: (?:\S*/)?(?P<command>[\w.+-]+): (?:No such file or directory|Command not found)",
-            r"exec: \"(?P<command>[\w./-]+)\": executable file not found",
+            r"exec: \\?\"(?P<command>[\w./-]+)\\?\": executable file not found",
             r"requires the '(?P<command>[\w-]+)' command, but it",
             r"Cannot find command '(?P<command>[\w-]+)'",
             rf"[{OPEN}](?P<command>[\w.-]+)[{CLOSE}] ?(?:{IN_CMD})",
@@ -88,6 +101,8 @@ FAILURES = (
             r"[\\/]bin[\\/]+nvcc['\"]|flash_attn was requested",
             r"No such file or directory: '(?:gcc|cc|x86_64-linux-gnu-gcc)'",
             r"\w\.exe: command not found",
+            r"nvidia-smi(?:\\?['\"])?: (?:command|executable file) not found",
+            r"'nvidia-smi' is not recognized|: 'nvidia-smi'$",
             r"'wsl(?:\.exe)?' is not recognized|ObjectNotFound: \(wsl(?:\.exe)?:String\)",
             *OF_ANOTHER,
         ),

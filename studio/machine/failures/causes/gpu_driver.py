@@ -141,7 +141,10 @@ FAILURES = (
     Failure(
         "kernel_toolchain",
         said(
-            r"unsupported toolchain", r"device kernel image is invalid", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+            r"unsupported toolchain",
+            r"device kernel image is invalid",
+            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            r"PTX JIT compil(?:ation failed|er library not found)",
         ),
         (UPDATE_DRIVER, PYTORCH_KERNELS),
         code="C4",
@@ -218,6 +221,7 @@ FAILURES = (
         said(
             r"no kernel image is available",
             r"cudaErrorNoKernelImageForDevice",
+            r"CUDA error: named symbol not found",
             r"does not include kernels for this GPU",
             r"CUDA capability sm_\d+ is not compatible",
             r"Value 'sm_\d+\w?' is not defined",
@@ -280,14 +284,14 @@ FAILURES = (
             r"fallen off the bus",
             r"uncorrectable ECC",
             r"\bXid\b.{0,40}\d",
-            r"CUDA error: unknown error",
+            r"CUDA error: (?:unknown error|uncorrectable NVLink|hardware stack error|an async error has occurred)",
         ),
         (Remedy("reboot"), UPDATE_DRIVER, RESUME),
         code="C13",
     ),
     Failure(
         "gpu_busy",
-        said(r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"busy or unavailable"),
+        said(r"CUDA_ERROR_DEVICE_UNAVAILABLE", r"busy or unavailable", r"MPS client failed to connect"),
         (CLOSE_PROGRAMS, Remedy("reboot"), UPDATE_DRIVER),
         code="C21",
     ),
@@ -329,6 +333,17 @@ FAILURES = (
         probe=_missing_runtime,
         subject="torch",
         severity="blocked",
+    ),
+    Failure(
+        # As programs beside PyTorch say it that bring no libraries of CUDA; the name holds the version.
+        "cuda_part",
+        said(
+            r"(?P<name>(?:lib)?(?:cudart|cublas|cudnn|nvrtc|cusparse|cusolver|cufft|curand)[\w.-]*?\.(?:dll|so[.\d]*))"
+            r"\W{0,3}(?:is |was )?(?:not found(?! in any)|cannot be (?:found|loaded)|could not be (?:found|loaded))",
+        ),
+        (Remedy("cuda_of_part", needs=("name",)), Remedy("newer_program")),
+        code="C92",
+        unless=said(r"bitsandbytes"),
     ),
     Failure(
         "cuda_library",

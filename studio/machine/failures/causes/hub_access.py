@@ -135,7 +135,7 @@ FAILURES = (
     Failure(
         "hub_down",
         said(
-            r"50[0234] Server Error",
+            r"5(?:0[0234]|2[0-6]) Server Error|408 Client Error",
             r"\b50[234] (?:Bad Gateway|Service Unavailable|Gateway Time-?out)",
             r"Internal Error - We're working hard",
         ),
@@ -160,7 +160,7 @@ FAILURES = (
             r"InvalidURL: Invalid port",
             r"\bProxyError\b",
             r"[Uu]nable to connect to proxy|Cannot connect to proxy",
-            r"407 Proxy Authentication Required|Tunnel connection failed",
+            r"407 (?:Client Error: )?Proxy Authentication Required|Tunnel connection failed",
             r"check_hostname requires server_hostname",
             # Where urllib3 speaks to the proxy itself.
             r"in _connect_tls_proxy\b[\s\S]{0,3000}?^(?:\w+\.)*(?:OSError|SSLError|ConnectionError|SSLEOFError): ",

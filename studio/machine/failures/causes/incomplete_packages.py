@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.error_text import Reading
+from studio.machine.failures.error_text import WANTED, Reading
 from studio.machine.failures.failure import Failure, Remedy
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, NAMESPACES, OWN_MODULES, pip_name
 
@@ -39,7 +39,7 @@ ALWAYS_THERE = {
     "wandb": "init login",
 }
 """What every version of a package has: where it lacks that, not the package was loaded."""
-COMPILED = re.compile(r"(?:^|\.)(?:_\w+|lib|C)$")
+COMPILED = re.compile(r"(?:^|(?<!utils)\.)(?:_\w+|lib|C)$")
 """What packages call the part that is compiled, beside the part in Python that asks for its names."""
 
 
@@ -48,7 +48,12 @@ def read_hollow(reading: Reading) -> Values:
     raised = reading.last
     if raised is not None and raised.type == "AttributeError":
         found = MODULE_ATTRIBUTE.search(raised.message)
-        hollow = found is not None and found["name"] in ALWAYS_THERE.get(found["module"], "").split()
+        there = f"{ALWAYS_THERE.get(found['module'], '')} __version__".split() if found else []
+        hollow = (
+            found is not None
+            and found["name"] in there
+            and found["module"] in LIBRARIES | ALWAYS_THERE.keys()
+        )
         hollow = hollow and "partially initialized" not in raised.message
     else:
         found = IMPORT.search(raised.message) if raised and raised.type == "ImportError" else None
@@ -123,6 +128,21 @@ def read_module_lacks(reading: Reading) -> Values:
     return {"name": found["name"], "module": found["module"], "package": pip_name(root), "root": root}
 
 
+def read_there(reading: Reading) -> Values:
+    """A package that a message wants installed, where the exception went through that package's own code."""
+    raised = reading.last
+    if raised is None or raised.type not in ("ImportError", "ModuleNotFoundError", "RuntimeError"):
+        return None
+    found = WANTED.search(raised.message)
+    named = found["name"].replace("-", "_").lower() if found else ""
+    # What installs itself by a newer version of itself says which one it wants.
+    if not named or named not in raised.packages or re.search(r"[<>=]=|[Uu]pgrade|[Uu]pdate", raised.message):
+        return None
+    others = [name for name in raised.packages if name in LIBRARIES and name != named]
+    caller = pip_name(others[0]) if others else ""
+    return {"package": pip_name(named), "caller": caller} if caller else None
+
+
 IMPORT_FAILED = re.compile(
     r"Failed to import (?P<module>\w[\w.]*) because of the following error[^\n]*:\s*\n(?P<says>(?!Failed to)[^\n]+)"
 )
@@ -147,6 +167,13 @@ FAILURES = (
         (Remedy("install_again", needs=("package",)), Remedy("python_312")),
         code="V31",
         reader=read_incomplete,
+    ),
+    Failure(
+        "package_there",
+        None,
+        (Remedy("upgrade_both", needs=("package", "caller")), Remedy("install_again", needs=("package",))),
+        code="V86",
+        reader=read_there,
     ),
     Failure(
         "import_failed",

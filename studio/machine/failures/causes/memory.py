@@ -200,7 +200,7 @@ FAILURES = (
             r"std::bad_alloc",
             r"ArrowMemoryError",
             r"requires more system memory \([^)\n]+\) than is available",
-            r"memory allocation of \d+ bytes failed|WinError 1450\b",
+            r"memory allocation of \d+ bytes failed|WinError (?:8|14|1450)\b",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SHORTER, SMALLER_MODEL),
         code="M10",

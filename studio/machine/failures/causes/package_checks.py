@@ -40,7 +40,9 @@ def _read_check(reading: Reading) -> Mapping[str, str] | None:
 OUTDATED = re.compile(
     r"\b(?:upgrade|update|newer version of|recent version of) (?:to )?(?:your |the )?"
     r"[`'\"]?(?P<name>[A-Za-z][\w-]{2,30})\b|"
-    r"\b(?P<old>[A-Za-z][\w-]{2,30})(?: version)? (?:is|are) too old\b",
+    r"\b(?P<old>[A-Za-z][\w-]{2,30})(?: version)? (?:is|are) too old\b|"
+    r"\b(?:supported|available) (?:natively |only )?(?:starting (?:from|with|in)|since|from) "
+    r"(?P<since>[A-Za-z]{2,20}) ?[<>=]{0,2} ?v?\d[\d.]*",
 )
 """Which program the message itself wants newer."""
 NO_PROGRAM = frozenset(
@@ -52,7 +54,7 @@ def _read_old(reading: Reading) -> Mapping[str, str] | None:
     """A program that a message calls too old."""
     raised = reading.last
     found = OUTDATED.search(raised.message) if raised is not None and not raised.wraps else None
-    name = (found["name"] or found["old"]) if found else ""
+    name = (found["name"] or found["old"] or found["since"]) if found else ""
     if raised is None or not name or name.lower() in NO_PROGRAM or in_studio(reading):
         return None
     return {"name": name, "says": " ".join(raised.message.split())[:LONGEST]}

@@ -25,7 +25,9 @@ FAILURES = (
         (Remedy("no_isolation"),),
         code="K1",
         # A build whose own backend is broken is another matter.
-        unless=said(r"No module named '?(?:distutils|pkg_resources)"),
+        unless=said(
+            r"No module named '?(?:distutils|pkg_resources)", r"pip3? install[^\n]*--no-build-isolation"
+        ),
     ),
     Failure(
         "distutils_gone",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from studio.machine.failures.error_text import MODEL_CODE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.key_errors import read_bare_key, read_package_key
 from studio.machine.failures.named_settings import headline
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
@@ -49,7 +50,16 @@ CALLERS = frozenset(
 )
 """Packages that call functions which a program hands to them."""
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
-SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"]")
+SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"](?P<words>[^\n]{0,300})")
+FILLED = re.compile(r"\{[^}\n]*\}")
+OF_TENSORS = re.compile(
+    r"tensors?\b|\bd?types?\b|shape|\bsizes?\b|\bdim|grad|\bdevices?\b|\bcuda|float|\bu?int\d|\bbool\b|\bindex|"
+    r"\bmat\d|stride|storage|scalar|\bops?\b|operator|\bimplement|\bexpected\b|\belements?\b|engine",
+    re.IGNORECASE,
+)
+"""What PyTorch's own sentences are about."""
+FEW_LINES = 3
+"""A text of no more lines is what a program said, without a log around it."""
 UNPACKED = re.compile(r"(?:too many|not enough|need more than \d+) values? to unpack")
 UNTOLD = re.compile(
     r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
@@ -76,9 +86,13 @@ def read_message(reading: Reading) -> tuple[str, str]:
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
         # What a program says under its own name is not of tensors.
         named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
-        inner = (inner or (raised.type == "RuntimeError" and not raised.frames)) and not named
+        bare = raised.type == "RuntimeError" and not raised.frames and OF_TENSORS.search(raised.message)
+        inner = (inner or bare) and not named
         return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
+    if not logged:
+        lines = [line.strip() for line in reading.words.split("\n") if line.strip(" \t^~-=")]
+        logged = lines[-1:] if 0 < len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
 
 
@@ -194,28 +208,14 @@ def _read_asserted(reading: Reading) -> Values:
     if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
         return None
     # Words that only repeat the values say less than the condition.
-    line = raised.source if SHOWN.search(raised.source) else raised.message
+    shown = SHOWN.search(raised.source)
+    line = raised.source if shown else raised.message
     told = line.startswith("assert ") and raised.packages[:1] != ("torch",)
+    # The names of the values are no words of their own.
+    own = set(re.findall(r"[A-Za-z]{2,}", FILLED.sub("", shown["words"]))) if shown else set()
+    if shown and own - set(re.findall(r"\w+", " ".join(FILLED.findall(shown["words"])))):
+        line = " ".join(raised.message.split())
     return {"says": line.removeprefix("assert ")[:LONGEST]} if told else None
-
-
-def _read_key(reading: Reading) -> Values:
-    """A name that a package looks up in a table of its own."""
-    raised = reading.last
-    if raised is None or raised.type != "KeyError" or not raised.frames:
-        return None
-    inside, name = raised.packages[0], raised.message.partition("\n")[0].strip("'\"")
-    if " " in name or inside in ("", "python", "torch", "datasets", MODEL_CODE):
-        return None
-    return {"name": name, "package": pip_name(inside)}
-
-
-def _read_bare_key(reading: Reading) -> Values:
-    """A name that a row, a batch or a table lacks, without the place."""
-    raised = reading.last
-    name = raised.message.partition("\n")[0].strip("'\" ") if raised is not None else ""
-    bare = raised is not None and raised.type == "KeyError" and not raised.frames and not raised.wraps
-    return {"name": name} if bare and re.fullmatch(r"[A-Za-z_][\w-]{1,60}", name) else None
 
 
 def _read_callback(reading: Reading) -> Values:
@@ -284,7 +284,7 @@ FAILURES = (
         None,
         (Remedy("known_name"), Remedy("upgrade_package", needs=("package",))),
         code="V27",
-        reader=_read_key,
+        reader=read_package_key,
         last_resort=True,
     ),
     Failure(
@@ -292,7 +292,7 @@ FAILURES = (
         None,
         (Remedy("right_columns"), Remedy("keep_columns")),
         code="V54",
-        reader=_read_bare_key,
+        reader=read_bare_key,
         last_resort=True,
         doubt=Doubt("key_of_version", "line_above"),
     ),

@@ -206,8 +206,16 @@ FAILURES = (
         strength=0.3,
     ),
     Failure(
+        # Python and shells give a number only; `spell_out` writes this behind it.
+        "ended_outside",
+        said(r"ended from outside by SIGTERM", r"\bexited by signal SIGTERM\b"),
+        (Remedy("above_it"), RESUME),
+        code="D250",
+        strength=0.55,
+    ),
+    Failure(
         "reader_gone",
-        said(r"\bBrokenPipeError\b|\[Errno 32\] Broken pipe|\bwrite EPIPE\b"),
+        said(r"\bBrokenPipeError\b|\[Errno 32\] Broken pipe|\bwrite EPIPE\b|WinError (?:109|232)\b"),
         (Remedy("above_it"), Remedy("no_head")),
         code="D245",
         strength=0.6,

@@ -181,7 +181,7 @@ FAILURES = (
     Failure(
         "python_32bit",
         said(
-            r"WinError 193\b",
+            r"WinError (?:193|216)\b|\[Errno 8\] Exec format error",
             r"not available from current channels:[\s\S]{0,300}?/(?:win|linux)-32\b",
             r"not a valid Win32 application",
             r"(?:not|no (?:longer|more))[^\n]{0,40}(?:compil|buil|support)\w* (?:on|for) 32[- ]?bit",

@@ -27,9 +27,14 @@ USED = re.compile(
     r"'(?P<kind>[\w.]+)' object (?:is not (?P<how>subscriptable|iterable|callable|an iterator)|"
     r"does not support (?P<does>item (?:assignment|deletion)|indexing))|"
     r"cannot unpack non-iterable (?P<unpacked>[\w.]+) object|argument of type '(?P<sought>[\w.]+)' is not iterable|"
-    r"object of type '(?P<counted>[\w.]+)' has no len\(\)|unhashable type: '(?P<hashed>[\w.]+)'"
+    r"object of type '(?P<counted>[\w.]+)' has no len\(\)|unhashable type: '(?P<hashed>[\w.]+)'|"
+    r"[^\n]{1,60} must be [^\n]{2,120}?,? (?:not|got) (?:an? )?(?:type )?'?(?P<given>\w+)'?\.?$|"
+    r"'in <string>' requires string as left operand, not (?P<searched>\w+)|"
+    r"'(?P<numbered>[\w.]+)' object cannot be (?:interpreted as an integer|converted to)"
 )
 """What Python says of one value that is used as if it were of another kind."""
+WAYS = ("kind", "unpacked", "sought", "counted", "hashed", "given", "numbered", "searched")
+"""Which of its parts names the kind."""
 ABSENT = re.compile(
     r"(?P<says>tuple\.index\(x\): x not in tuple|list\.(?:remove|index)\(x\): x not in list|substring not found|"
     r"[^\n]{1,80} is not in (?:list|deque|range|tuple))"
@@ -68,9 +73,7 @@ def _read_used(reading: Reading) -> Values:
     found, raised = _reader(("TypeError",), USED)(reading), reading.last
     if found is None or raised is None:
         return None
-    kind = next(
-        (found[name] for name in ("kind", "unpacked", "sought", "counted", "hashed") if name in found), ""
-    )
+    kind = next((found[name] for name in WAYS if name in found), "")
     says = (raised.source or raised.message).partition("\n")[0][:LONGEST]
     # A package's own code that breaks, and a class of a package, have entries of their own.
     known = kind in ("", "NoneType", "type", "ABCMeta") or breaking_package(reading)[0] or read_use(reading)
@@ -102,6 +105,13 @@ FAILURES = (
         reader=_read_used,
         last_resort=True,
         strength=0.3,
+    ),
+    Failure(
+        # A number of so many digits in a list of tokens is a token's.
+        "token_absent",
+        said(r"ValueError: (?P<name>\d{5,6}) is not in list"),
+        (Remedy("files_of_one_time"), Remedy("upgrade_all")),
+        code="V87",
     ),
     Failure(
         "value_absent",

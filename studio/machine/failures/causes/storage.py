@@ -69,7 +69,9 @@ FAILURES = (
     Failure(
         # Shared and remote folders lack some of what a disk does: links, locks, renaming.
         "file_function",
-        said(r"\[Errno (?:38|95|524)\] (?P<says>[^\n]{1,300})", r"Function not implemented \(os error 38\)"),
+        said(
+            r"\[Errno (?:37|38|95|524)\] (?P<says>[^\n]{1,300})", r"Function not implemented \(os error 38\)"
+        ),
         (Remedy("local_folder"), Remedy("local_cache")),
         code="M47",
     ),
@@ -92,7 +94,10 @@ FAILURES = (
         unless=said(r"\[Errno (?:18|38|95)\]|WinError 17\b"),
     ),
     Failure(
-        "read_only", said(r"Read-only file system", r"\[Errno 30\]"), (Remedy("other_workspace"),), code="D20"
+        "read_only",
+        said(r"Read-only file system", r"\[Errno 30\]|WinError 19\b"),
+        (Remedy("other_workspace"),),
+        code="D20",
     ),
     Failure(
         # Windows says so of a folder that is opened like a file.
@@ -129,7 +134,7 @@ FAILURES = (
         "permission",
         said(
             r"\bPermissionError\b",
-            r"\[Errno 13\]",
+            r"\[Errno (?:1|13)\]",
             r"WinError 5\b",
             r"Permission denied(?! \(publickey)",
         ),
@@ -221,7 +226,7 @@ FAILURES = (
             r"(?P<doubtful>write\(\): fd \d+ failed with) Input/output error",
             r"Input/output error",
             r"\[Errno 5\]",
-            r"WinError 1117\b",
+            r"WinError (?:21|23|121|433|483|1006|1117|1392)\b|\[Errno (?:6|19|61|74|117|121)\]",
             # It could not be written; what was written before is whole.
             r"SafetensorError: Error while serializing: (?:IoError|I/O error)",
         ),
@@ -230,7 +235,7 @@ FAILURES = (
         doubt=Doubt("disk_full", "df", asked=True),
         unless=said(
             r"Failed to rename: [^\n]*Access is denied|No space left|StorageFull|os error (?:28|"
-            r"122)\)|[Qq]uota exceeded"
+            r"122)\)|[Qq]uota exceeded|\(Permission denied\)"
         ),
     ),
     Failure(

@@ -302,7 +302,7 @@ FAILURES = (
     ),
     Failure(
         "file_locked",
-        said(r"WinError (?:32|33|1224)\b"),
+        said(r"WinError (?:32|33|362|395|1224|1920)\b|\[Errno (?:16|26)\]"),
         (Remedy("allow_in_antivirus"), RESUME),
         code="T8",
     ),

@@ -116,6 +116,7 @@ FAILURES = (
             r"cannot pin '[\w.]+' only dense CPU tensors can be pinned",
             # Windows cannot hand the card's memory to another process.
             r"StorageSharing\.cpp[^\n]*(?:not supported|error=(?:63|71|801)\b)",
+            r"not supported[^\n]{0,80} at [^\n]{0,40}StorageSharing\.cpp",
             r"Expected a '\w+' device type for generator but found '\w+'",
         ),
         (Remedy("no_pinned_memory"), Remedy("default_device_back")),

@@ -15,7 +15,7 @@ FAILURES = (
             r"None of the inputs have requires_grad=True[^\n]*\n(?:[^\n]*\n){0,40}?[^\n]*does not require grad",
             r"optimizer got an empty parameter list",
             r"No inf checks were recorded for this optimizer",
-            r"element 0 of tensors does not require grad|One of the differentiated Tensors does not require grad",
+            r"(?:element 0 of (?:tensors|variables)|One of the differentiated Tensors) does not require grad",
             r"trainable params: 0 \|\|[\s\S]{0,6000}?(?:Error|error)\b",
             r"\[grad\] Must specify at least one argument",
         ),

@@ -385,7 +385,11 @@ FAILURES = (
     ),
     Failure(
         "kernel_resources",
-        said(r"out of resource: ", r"\bOutOfResources\b", r"uses too much shared data"),
+        said(
+            r"out of resource: ",
+            r"\bOutOfResources\b",
+            r"uses too much shared data|too many resources requested for launch",
+        ),
         (PYTORCH_KERNELS,),
         code="G6",
     ),

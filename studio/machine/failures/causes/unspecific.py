@@ -108,7 +108,7 @@ FAILURES = (
         # The file was found, and it is not the one that was meant.
         "library_other",
         said(
-            r"\bWinError (?:127|182)\b",
+            r"\bWinError (?:127|182)\b|\(DLL entry point not found\)",
             r"DLL load failed[^\n]*(?:specified procedure could not be found|"
             r"\u627e\u4e0d\u5230\u6307\u5b9a\u7684\u7a0b\u5e8f)",
         ),
@@ -124,12 +124,20 @@ FAILURES = (
         code="C23",
     ),
     Failure(
+        # Python's file of a package, and the compiled one beside it.
+        "extension_other",
+        said(r"DLL load failed while importing (?P<module>\w*(?:_ext|_exts?|_cuda|_C|_kernels?|_ops))\b"),
+        (Remedy("built_for", needs=("module",)), Remedy("visual_runtime")),
+        code="C90",
+        unless=said(r"flash_attn|libtriton|__triton_launcher|cuda_utils"),
+    ),
+    Failure(
         "library_load",
         said(
             r"INTEL MKL ERROR[^\n]*\.dll",
             # "The system cannot run %1", as Windows says it in its own languages: an older library was found first.
             r"(?P<doubtful>DLL load failed)(?![^\n]*Win32)[^\n]{0,120}%1",
-            r"DLL load failed\b",
+            r"DLL load failed\b|\((?:DLL not found|DLL initialization failed)\)",
             r"\bWinError (?:126|1114)\b",
             r"LoadLibrary failed with error (?:126|127|1114)\b",
         ),
@@ -156,7 +164,7 @@ FAILURES = (
         "illegal_access",
         said(
             r"illegal memory access",
-            r"misaligned address",
+            r"misaligned address|invalid program counter",
             r"unspecified launch failure",
             r"illegal instruction was encountered",
             r"CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -200,7 +208,7 @@ FAILURES = (
     ),
     Failure(
         "map_died",
-        said(r"abruptly died during map operation"),
+        said(r"abruptly died during map operation|process pool was terminated abruptly"),
         (Remedy("one_worker"), CLOSE_PROGRAMS),
         code="D11",
         strength=ECHO,
@@ -223,7 +231,7 @@ FAILURES = (
             r"0xC0000005",
             r"\b3221225477\b",
             r"access violation",
-            r"\bSIGABRT\b",
+            r"\bSIG(?:ABRT|FPE|TRAP)\b|\(stack (?:overflow|buffer overrun)\)|\(heap corruption\)|WinError 998\b",
             r"Fatal Python error",
             r"^(?:[\w./-]+: )?(?:free|malloc|munmap_chunk)\(\): \w",
             r"double free or corruption|corrupted (?:size|double-linked)",
@@ -235,6 +243,19 @@ FAILURES = (
         strength=ECHO,
     ),
     Failure(
+        # A folder that is taken for a model's and lacks a file which every such folder has.
+        "model_file",
+        said(
+            r"\[Errno 2\] No such file or directory: ['\"](?P<path>[^'\"\n]*?"
+            r"(?P<name>(?:adapter_|generation_|tokenizer_|preprocessor_|processor_)?config\.json|tokenizer\.(?:json|model)|(?:pytorch_)?model[\w.-]*\."
+            r"(?:safetensors|bin)(?:\.index\.json)?|adapter_model\.\w+|lit_model\.pth|consolidated\.\d+\.pth|params\.json|vocab\.json|merges\.txt))['\"]"
+        ),
+        (Remedy("model_files", needs=("name",)), Remedy("check_path")),
+        code="D252",
+        strength=0.97,
+        unless=said(r"checkpoint-\d+[\\/]|Lock|\.incomplete|directory: ['\"]--"),
+    ),
+    Failure(
         "file_absent",
         said(
             r"(?:FileNotFound|OS|IO|Environment)Error:? \[Errno 2\] No such file or directory:? ?(?P<path>[^\n]*)",
@@ -242,6 +263,7 @@ FAILURES = (
             r"\[WinError (?:2\][^\n]*['\"]|3\])(?P<path>[^\n]*)",
             r"FileNotFoundError: (?!https?://)(?P<path>[^\n]+)",
             r"can't open file '?(?P<path>[^'\n]+)'?: \[Errno 2\]",
+            r"(?:ERROR|error)\b[^\n]{0,120}\[Errno 2\] No such file or directory: (?P<path>[^\n]+)",
             r"Couldn't find a dataset script at|Couldn't find any data file at",
             r"does not exist(?: or is not a directory)?: ?'?(?P<path>[^'\n]+)",
             r"Unable to (?:resolve any data file|find)\b[^\n]{0,200}? at (?P<path>[^\n]{1,200}?) with any",
@@ -347,13 +369,17 @@ FAILURES = (
             r"CUDNN_STATUS_(?:INTERNAL_ERROR|NOT_SUPPORTED|BAD_PARAM)",
             r"[Uu]nable to find an engine to execute|Triton Error \[CUDA\]: invalid (?:argument|handle)",
             r"Unable to find a valid cuDNN algorithm",
-            r"CUDA error: (?:operation not (?:supported|permitted)|initialization error|invalid argument|"
-            r"invalid resource handle)",
+            r"CUDA error: (?:operation (?:not (?:supported|permitted)|failed due to a previous error)|"
+            r"initialization error|invalid (?:argument|resource handle|device context)|context is destroyed|"
+            r"driver shutting down|mapping of buffer object failed|device not ready|peer access is already enabled|"
+            r"wait operation timed out|part or all of the requested memory range|OS call failed|limit is not supported|"
+            r"misconfiguration)",
             r"cudaErrorNotSupported",
         ),
         (RESTART, CLOSE_PROGRAMS, UPDATE_DRIVER),
         code="C18",
         doubt=Doubt("gpu_memory", "smi"),
+        unless=said(r"StorageSharing\.cpp"),
     ),
     Failure(
         # A kernel of no elements at all, or of more blocks than a card takes.

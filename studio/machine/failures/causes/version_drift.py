@@ -151,7 +151,8 @@ FAILURES = (
     Failure(
         "unsloth_compiled",
         said(
-            r"Failed to create dynamic compiled modules|[Dd]irect module loading failed for Unsloth",
+            r"Failed to create dynamic compiled modules|[Dd]irect module loading failed for Unsloth|"
+            r"Unsloth: Cannot import \S*unsloth_compiled_cache",
             r"unsloth\w*[\\/][^\n]*\n\s*exec\([^\n]*\n[\s\S]{0,400}?(?:SyntaxError|IndentationError|NameError)",
             r"File \"[^\"\n]*unsloth_compiled_cache[^\n]*\n(?:[^\n]*\n){0,2}?(?:NameError|IndentationError|"
             r"SyntaxError|TypeError)",

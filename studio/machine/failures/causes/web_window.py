@@ -119,7 +119,7 @@ FAILURES = (
     ),
     Failure(
         "address_absent",
-        said(r"\[Errno (?:99|49)\]", r"WinError 10049\b", r"[Cc](?:annot|an't) assign requested address"),
+        said(r"\[Errno (?:97|99|49)\]", r"WinError 10049\b", r"[Cc](?:annot|an't) assign requested address"),
         (Remedy("address_of_this"),),
         code="W8",
         strength=0.95,
