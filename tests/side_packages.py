@@ -14,6 +14,10 @@ COMPRESSED = ("compressed-tensors==0.20.0", "loguru==0.7.3")
 """What transformers reads FP8 and W4A16 folders with: small."""
 MLX = ("mlx==0.32.4", "mlx-cpu==0.32.4", "mlx-lm==0.32.2", "sentencepiece", "protobuf")
 """Apple's arrays on Linux, and its language models: 70 MB."""
+HARNESS = (
+    "lm_eval==0.4.13", "sacrebleu==2.6.0", "portalocker==4.4.2", "tabulate==0.10.0", "colorama==0.4.6", "lxml==6.1.3",
+)  # fmt: skip
+"""lm-evaluation-harness, and what it imports of what the tests have not: 17 MB."""
 
 
 def get_packages(pins: tuple[str, ...]) -> Path:

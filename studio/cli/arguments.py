@@ -156,6 +156,11 @@ def build_parser(catalogue: Catalogue | None = None) -> Arguments:
     for name in ("--metrics", "--beside", "--out", "--pattern", "--system", "--judge", "--rubric"):
         metavar = {"--out": "FILE", "--rubric": "FILE"}.get(name, "WORDS")
         option(measured, name, "eval_" + name.strip("-"), metavar=metavar, default="")
+    for name in ("--tasks", "--tasks-folder"):
+        metavar = {"--tasks": "NAMES", "--tasks-folder": "DIR"}[name]
+        option(measured, name, "eval_" + name.strip("-").replace("-", "_"), metavar=metavar, default="")
+    option(measured, "--shots", "eval_shots", metavar="N", type=number(int, 0, 1000), default=None)
+    option(measured, "--rows", "eval_rows", metavar="N", type=number(int, 0, 10**9), default=0)
     option(measured, "--judge-model", "eval_judge_model", metavar="NAME", default="")
     option(measured, "--tolerance", "eval_tolerance", metavar="X", type=number(float, 0, 1e9), default=1e-6)
     option(measured, "--checkpoint", "chat_checkpoint", **step)

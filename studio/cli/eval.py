@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from studio.cli import eval_tasks
 from studio.cli.arguments import read_pairs
 from studio.cli.console import Console
 from studio.core.errors import StudioError
@@ -22,6 +23,8 @@ SHOWN_ROWS = 10
 
 
 def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
+    if options.tasks:
+        return eval_tasks.evaluate(options, workspace, console)
     from studio.services.desk import Desk
     from studio.services.evaluation_file import require_writable, write_answers
     from studio.supervisor.supervise import stop_requests
@@ -32,7 +35,9 @@ def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console
         require_writable(out)
     desk = Desk(workspace)
     desk.machine.hurry(lambda: True)  # kernels are proved by the first answer itself
-    contenders = desk.evaluations.contenders(options.name, _split(options.beside), options.checkpoint)
+    contenders = desk.evaluations.contenders(
+        options.name, eval_tasks.split(options.beside), options.checkpoint
+    )
     judge = _find_judge(options, desk, metrics)
     if judge is not None and metrics:
         metrics = tuple(dict.fromkeys((*metrics, *read_metrics("judge"))))
@@ -67,7 +72,7 @@ def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console
 def read_metrics(words: str) -> tuple[AnswerMetric, ...]:
     """Return the metrics that are named, in their order; () for none. Raises StudioError."""
     known = {metric.name: metric for metric in METRICS}
-    names = list(dict.fromkeys(_split(words)))
+    names = list(dict.fromkeys(eval_tasks.split(words)))
     for name in names:
         if name not in known:
             raise StudioError(
@@ -207,7 +212,3 @@ def _find_judge(options: argparse.Namespace, desk: Any, metrics: tuple[AnswerMet
 
         return AddressJudge(ChatClient(options.judge, options.judge_model), rubric)
     return LocalJudge(desk.chat, desk.evaluations.contenders(options.judge)[0], rubric)
-
-
-def _split(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]

@@ -26,6 +26,8 @@ class AnswerLoss:
 
     total: float
     tokens: int
+    likeliest: bool = False
+    """Whether each of them is the likeliest behind those before it."""
 
     @property
     def mean(self) -> float:
@@ -86,13 +88,15 @@ def measure_losses(
     """Return the Loss of each row's marked tokens under `model`; None for a row that is None, too long, or not reached.
 
     rows: token ids [S] and marks [S] as render_expected() gives them; logits are computed as the model computes them,
-    their softmax in fp32. `on_loss` hears of each row as it is known. limit: tokens that the model can take, 0 for any
-    number. Raises RuntimeError out of memory.
+    their softmax in fp32. `on_loss` hears of each row as it is known. limit: tokens that the model can read, 0 for any
+    number: a row may have one more. Raises RuntimeError out of memory.
     """
     device = next(model.parameters()).device
     vocabulary = model.config.get_text_config().vocab_size
     known = [
-        i for i, row in enumerate(rows) if row is not None and row[1].any() and not 0 < limit < len(row[0])
+        i
+        for i, row in enumerate(rows)
+        if row is not None and row[1][1:].any() and not 0 < limit < len(row[0]) - 1
     ]
     order = sorted(known, key=lambda i: len(rows[i][0]))
     losses: list[AnswerLoss | None] = [None] * len(rows)
@@ -112,13 +116,15 @@ def measure_losses(
             ids[row, : len(tokens)] = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
             seen[row, : len(tokens)] = 1
             marked[row, : len(tokens)] = torch.from_numpy(np.asarray(marks, dtype=bool))
-        ids, marked = ids.to(device), marked.to(device)
-        logits = model(input_ids=ids, attention_mask=seen.to(device), use_cache=False).logits
-        predicted = marked[:, 1:]
-        terms = cross_entropy(logits[:, :-1][predicted].float(), ids[:, 1:][predicted], reduction="none")
+        ids, seen, predicted = ids.to(device), seen.to(device), marked.to(device)[:, 1:]
+        # Nothing is predicted behind the last token: it is not read.
+        logits = model(input_ids=ids[:, :-1], attention_mask=seen[:, :-1], use_cache=False).logits
+        scores, wanted = logits[predicted].float(), ids[:, 1:][predicted]
+        terms = cross_entropy(scores, wanted, reduction="none").cpu().double()
+        first = (scores.argmax(-1) == wanted).cpu()
         counts = predicted.sum(1).tolist()
-        for i, part in zip(chosen, terms.cpu().double().split(counts), strict=True):
-            losses[i] = AnswerLoss(float(part.sum()), len(part))
+        for i, part, hits in zip(chosen, terms.split(counts), first.split(counts), strict=True):
+            losses[i] = AnswerLoss(float(part.sum()), len(part), bool(hits.all()))
             on_loss(i, losses[i])
         start = end
         on_progress(start, len(order))

@@ -222,13 +222,15 @@ class Speaker:
         max_new_tokens: int,
         on_end: Callable[[int, Completion], None],
         should_stop: Callable[[], bool],
+        on_grow: Callable[[int, Completion], None] = lambda place, one: None,
         temperature: float = 0.0,
         seed: int = 0,
     ) -> list[Completion]:
         """Return answers of `side` to many prompts of token ids, each as long as it may and can become.
 
         Greedy ones at temperature 0; else each prompt's place is added to `seed`. `on_end` hears of each that came to
-        its end, with its place among `prompts`, in the order of their ends.
+        its end, with its place among `prompts`, in the order of their ends; `on_grow` of each token before that, and
+        it may end the answer by giving it a reason.
         """
         answerer, requests = self._answerers[side], []
         for place, prompt in enumerate(prompts):
@@ -239,6 +241,7 @@ class Speaker:
 
         def tell(grown: Sequence[Completion]) -> None:
             for one in grown:
+                on_grow(places[id(one.request)], one)
                 if one.reason in ("end", "limit"):
                     on_end(places[id(one.request)], one)
 

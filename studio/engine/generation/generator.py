@@ -66,7 +66,7 @@ class Generator:
     def forget(self) -> None:
         """Forget every prefix: weights have changed."""
         self._pool.forget_all()
-        self._lookahead = Lookahead()
+        self._lookahead.forget()
         self._adapted = self._loop = None
 
     def release(self) -> None:

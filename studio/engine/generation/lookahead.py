@@ -19,7 +19,9 @@ from itertools import accumulate
 MATCHED_TOKENS = (4, 3, 2)
 """How many of the last tokens have to stand there, longest first."""
 CHOICES = (0, 1, 2, 3, 5, 7)
-"""Tokens guessed for each sequence: a processor reads 4 rows as fast as 1."""
+"""Tokens guessed for each sequence."""
+FEW_ROWS = 8
+"""So many rows may be as fast as one."""
 MOST_KNOWN = 200_000
 """Places of other answers: some 40 MB, reckoned."""
 FIRST_SHARE = 0.6
@@ -59,6 +61,13 @@ class Lookahead:
         self._shares = dict.fromkeys(MATCHED_TOKENS, FIRST_SHARE)
         self._seconds: dict[int, float] = {}
         """Of a step of so many rows."""
+        self._doubt = 1.0
+        """What a count of rows that was never tried may cost, as a share of what it is thought to."""
+
+    def forget(self) -> None:
+        """Forget what was said, and how often guesses are right: weights have changed. What rows cost stays."""
+        self._known.clear()
+        self._shares = dict.fromkeys(MATCHED_TOKENS, FIRST_SHARE)
 
     def follow(self, told: Told, prompt_tokens: int) -> None:
         """Take note of what has come to a sequence: for itself, and, of its answer, for all."""
@@ -94,6 +103,7 @@ class Lookahead:
         kept = self._seconds.get(_round_rows(rows), seconds)
         for other in self._seconds:
             self._seconds[other] *= DOUBTED
+        self._doubt *= DOUBTED
         # A machine that does something else too makes steps longer, never shorter.
         self._seconds[_round_rows(rows)] = min(seconds, (seconds + kept) / 2)
         for guess, count in zip(guesses, right, strict=True):
@@ -122,9 +132,15 @@ class Lookahead:
         return tokens / self._expect_seconds(_round_rows(len(offer) + sum(offer)))
 
     def _expect_seconds(self, rows: int) -> float:
-        """Return what a step of so many rows took; what was never tried is thought as fast as fewer rows."""
-        fewer = [one for one in self._seconds if one <= rows]
-        return self._seconds[max(fewer)] if fewer else 1.0
+        """Return what a step of so many rows took; what was never tried is thought as fast as fewer rows, if few.
+
+        Many are thought to take as many times as long: to try all counts beyond 16 took as long as 8 steps of 64.
+        """
+        work = max(rows, FEW_ROWS)
+        fewer = max((one for one in self._seconds if one <= rows), default=0)
+        if fewer == rows or not fewer:
+            return self._seconds.get(rows, work / FEW_ROWS)
+        return self._seconds[fewer] * max(1.0, self._doubt * work / max(fewer, FEW_ROWS))
 
 
 def _offer(lengths: Sequence[int], count: int) -> list[int]:

@@ -118,6 +118,34 @@ def test_as_many_tokens_are_guessed_as_bring_the_most_tokens_a_second(row_s, rig
         assert sum(late) < 30, "tried now and then, as machines change"
 
 
+@pytest.mark.parametrize(("row_s", "pays"), [(1.0 / 16, False), (0.0, True)])
+def test_among_many_sequences_guesses_are_tried_late_and_kept_where_they_pay(row_s, pays):
+    """A step of 16 rows that takes as long as its rows switches guesses off, but for a look now and then."""
+    ahead, tolds = Lookahead(), [Told(PERIOD * 4) for _ in range(16)]
+    for told in tolds:
+        ahead.follow(told, len(told.tokens))
+    guessed = []
+    for step in range(300):
+        guesses = ahead.guess(tolds, [40] * 16)
+        lengths = [len(one.tokens) for one in guesses]
+        guessed.append(sum(lengths))
+        seconds = 1.0 if row_s == 0 else max(1.0, row_s * (16 + sum(lengths)))
+        ahead.learn(16 + sum(lengths), seconds, guesses, [int(length and step % 2) for length in lengths])
+    assert sum(guessed[:20]) == 0, "short answers do not pay for a try"
+    if pays:
+        assert sum(count > 0 for count in guessed[200:]) > 90
+    else:
+        assert sum(count > 0 for count in guessed) < 30
+
+
+def test_what_rows_cost_outlives_the_weights():
+    ahead, told = Lookahead(), Told(PERIOD * 4)
+    ahead.follow(told, 1)
+    ahead.learn(1, 0.5, [Guess()], [0])
+    ahead.forget()
+    assert ahead.guess([Told([3, 5, 6])], [5]) == [Guess()] and ahead._expect_seconds(1) == 0.5
+
+
 def test_guesses_stand_behind_the_longest_match_and_keep_to_their_room():
     ahead = Lookahead()
     other, told = Told([1, 2, 3, 4, 50, 51]), Told([3, 4, 60, 61, 1, 2, 3, 4])
