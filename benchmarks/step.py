@@ -33,7 +33,7 @@ from studio.models.catalog import inspect_model
 from studio.models.load import AUTOCAST_DTYPES, DTYPES, load_model
 from studio.models.optimize_model import Fast, make_fast
 from studio.models.resolve import open_packed
-from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.backend_choice import NEEDS_DOTS
 from studio.planning.decoder_shape import read_decoder
 from studio.planning.memory_estimate import count_allocated, predict
 from studio.planning.memory_planner import choose_policy

@@ -394,7 +394,7 @@ def test_no_file_names_a_package_registry_or_a_folder_of_some_machine():
 
 def test_every_recipe_field_is_a_knob():
     from studio.core.i18n import load_catalogue
-    from studio.core.knobs import UNITS, knobs_of
+    from studio.core.knob import UNITS, knobs_of
     from studio.core.recipe import Recipe
 
     def fields(cls, prefix=""):

@@ -101,7 +101,7 @@ def test_importing_everything_is_free(tmp_path):
 def test_importing_the_window_is_free_and_loads_no_heavy_library(tmp_path):
     window = sorted(name for name in modules() if name.startswith("studio.ui"))
     found = import_all(
-        ["studio.cli.main", "studio.supervisor.supervise", "studio.services.desk", "studio.ui.app", *window],
+        ["studio.cli.main", "studio.supervisor.restarts", "studio.services.desk", "studio.ui.app", *window],
         tmp_path,
     )
     assert not found["written"]

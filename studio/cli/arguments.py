@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Catalogue, literal, load_catalogue, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import OBJECTIVES, Recipe
 
 

@@ -27,7 +27,7 @@ def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console
         return eval_tasks.evaluate(options, workspace, console)
     from studio.services.desk import Desk
     from studio.services.evaluation_file import require_writable, write_answers
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
 
     metrics, settings = read_metrics(options.metrics), read_settings(options)
     out = Path(options.out).absolute() if options.out else None

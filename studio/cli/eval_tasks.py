@@ -30,7 +30,7 @@ def evaluate(options: argparse.Namespace, workspace: Workspace, console: Console
     require_harness()
     from studio.engine.task_harness import TaskWish
     from studio.services.desk import Desk
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
 
     wish = TaskWish(
         tasks=tuple(split(options.tasks)), folder=options.tasks_folder, shots=options.shots, rows=options.rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from studio.cli.chat import find_place
 from studio.cli.console import Console
-from studio.cli.upload import upload
+from studio.cli.hub_upload import upload
 from studio.core.errors import StudioError
 from studio.core.i18n import text
 from studio.engine.exporters.exporter import NO_LIMITS, FileLimits
@@ -20,7 +20,7 @@ FITTED = "gguf_fit"
 
 def export(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     from studio.services.desk import Desk
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
 
     if options.to == "hub":
         return upload(options, workspace, console)

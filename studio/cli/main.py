@@ -131,7 +131,7 @@ def _take_environment(prepared: dict[str, str], supervised: bool) -> None:
 
 def _supervise(options: argparse.Namespace, workspace: Workspace) -> int:
     from studio.services.recipes import read_recipe
-    from studio.supervisor.supervise import supervise
+    from studio.supervisor.restarts import supervise
 
     keep_reserve(workspace)
     words = options.words

@@ -22,7 +22,7 @@ def reward(options: argparse.Namespace, workspace: Workspace, console: Console) 
         return _list(console)
     from studio.services.desk import Desk
     from studio.services.reward_trials import TrialWish
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
 
     if not options.reward or not options.data:
         raise StudioError(*(text(f"cli.reward.missing{part}") for part in ("", ".why", ".fix")))

@@ -21,7 +21,7 @@ def serve(options: argparse.Namespace, workspace: Workspace, console: Console) -
     import_package("uvicorn", "gradio")  # it comes with it
     from studio.services.desk import Desk
     from studio.services.preload import load_ahead
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
     from studio.ui.completions.app import Completions, Limits
     from studio.ui.completions.served import OneModel
     from studio.ui.completions.server import LOCAL, AddressServer

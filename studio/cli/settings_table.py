@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from studio.core.i18n import Catalogue, load_catalogue, text
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knob import Knob, knobs_of
 from studio.core.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -134,7 +134,7 @@ def _report(survey: Survey, console: Console) -> int:
 
 def _work_inside(options: argparse.Namespace, workspace: Workspace) -> int:
     """The Linux side: a supervised studio that ends when Windows says `stop`, or is gone."""
-    from studio.supervisor.supervise import supervise
+    from studio.supervisor.restarts import supervise
 
     def listen() -> None:
         rest = b""

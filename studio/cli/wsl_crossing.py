@@ -29,7 +29,7 @@ from studio.machine.workspace import LOCAL_VARIABLE, WORKSPACE_VARIABLE, Workspa
 from studio.machine.workspace_lock import ADDRESS_FILE, Holder, claim, claim_run
 from studio.machine.wsl_lease import BRIDGE_VARIABLE, MARKER, hand_over
 from studio.machine.wsl_paths import to_linux
-from studio.supervisor.supervise import stop_requests
+from studio.supervisor.restarts import stop_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_FOLDER = ".finetune-studio"

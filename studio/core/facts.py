@@ -417,4 +417,4 @@ class BackendPlan:
     """What makes it clearly slower than it could be, the costliest first."""
     rope: Choice = Choice(value="", reason=Text(id="plan.rope.none"))  # how positions are stretched: `yarn 4`
     backend: str = ""
-    """Which row of planning/backend_table.py decided; "" in runs of older studios."""
+    """Which row of planning/backend_choice.py decided; "" in runs of older studios."""

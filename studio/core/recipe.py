@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics.suggest import ANSWER_METRICS
 
 RECIPE_VERSION = 3

@@ -39,10 +39,10 @@ from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due
 from studio.engine.scoring import add_measured
+from studio.engine.step_windows import DataWindows, Windows
 from studio.engine.train_state import Evaluation, TrainState
 from studio.engine.train_step import Step, read_metrics
 from studio.engine.trainer_hooks import Hooks
-from studio.engine.windows import DataWindows, Windows
 from studio.models.adapt import evaluation_mode
 from studio.models.load import AUTOCAST_DTYPES
 

@@ -8,11 +8,11 @@ from typing import Any
 from studio.core.facts import KernelTest, MachineFacts
 from studio.core.i18n import Text, literal, text
 from studio.machine import versions
-from studio.machine.capabilities import can_compile, dotted, has_bf16, has_fp8, old_driver
+from studio.machine.card_abilities import can_compile, dotted, has_bf16, has_fp8, old_driver
 from studio.machine.cards import choose_card, explain_card, list_driven
 from studio.machine.failures.diagnosis import ENTRIES
 from studio.machine.repairs import choose_repairs
-from studio.planning.backend_table import Backend
+from studio.planning.backend_choice import Backend
 from studio.planning.suggestions import launcher
 
 LEVELS = ("installed", "importable", "compiles", "launches", "right")

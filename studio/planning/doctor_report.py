@@ -6,13 +6,13 @@ from typing import Any
 
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, literal, text
-from studio.machine.capabilities import broken_ops
+from studio.machine.card_abilities import broken_ops
 from studio.machine.cards import choose_card
 from studio.machine.failures import find_failures
 from studio.machine.failures.causes import unspecific
 from studio.machine.failures.diagnosis import Found
 from studio.machine.repairs import REPAIRS, choose_repairs
-from studio.planning.backend_table import Backend
+from studio.planning.backend_choice import Backend
 from studio.planning.doctor_checks import look_through
 from studio.planning.run_plan import OPS, choose_kernel, plan_backend, triton_hidden
 from studio.planning.suggestions import make_offers

@@ -10,7 +10,7 @@ from studio.core.errors import Problem, StudioError
 from studio.core.events import Fix
 from studio.core.facts import BackendPlan, DataFacts, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knob import Knob, knobs_of
 from studio.core.recipe import (
     COMPARISONS,
     LEARNS,

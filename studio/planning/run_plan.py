@@ -9,11 +9,11 @@ from studio.core.i18n import Text, literal, text
 from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
 from studio.machine import versions
-from studio.machine.capabilities import dotted, has_bf16, has_fp8, old_driver, triton_words
+from studio.machine.card_abilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
 from studio.machine.workspace import KERNELS_VARIABLE, MEMORY_VARIABLE
 from studio.models.rope_scaling import count_positions, name_scaling
-from studio.planning.backend_table import (
+from studio.planning.backend_choice import (
     NEEDS_DOTS,
     Backend,
     choose_backend,

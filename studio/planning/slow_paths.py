@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, Slower
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
-from studio.machine.capabilities import broken_ops
+from studio.machine.card_abilities import broken_ops
 from studio.machine.matmul_speeds import rate_card
 from studio.planning.decoder_shape import explain_stock, longest_document, read_decoder
 from studio.planning.layer_flops import slowdown

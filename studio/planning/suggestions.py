@@ -6,8 +6,8 @@ from studio.core.facts import Distribution, Gpu, MachineFacts, Offer
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.machine import versions
-from studio.machine.capabilities import healthy_distribution
-from studio.planning.backend_table import Backend
+from studio.machine.card_abilities import healthy_distribution
+from studio.planning.backend_choice import Backend
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 ROCM_CARDS = ("gfx90a", "gfx94", "gfx95", "gfx103", "gfx11", "gfx12")

@@ -13,7 +13,7 @@ from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
 from studio.core.i18n import LOCALES, Text, literal, text
 from studio.core.json_file import read_json, read_words
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.migrate import lift
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.machine.workspace import Workspace

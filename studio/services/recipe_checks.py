@@ -17,7 +17,7 @@ from studio.services.recipe_problems import find_problems, look
 from studio.services.recipes import DEMO_RECIPE, read_recipe
 from studio.services.reward_code import RewardCode
 from studio.services.reward_verdicts import RewardVerdicts
-from studio.services.trackers.mirror import find_tracker_problem
+from studio.services.trackers.feed import find_tracker_problem
 from studio.services.worker import Worker
 
 

@@ -11,7 +11,7 @@ from studio.core.codec import from_json
 from studio.core.errors import StudioError
 from studio.core.i18n import LOCALES, Text, text
 from studio.core.json_file import read_json
-from studio.core.knobs import Knob
+from studio.core.knob import Knob
 from studio.core.migrate import find_earlier_names, lift
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe, read_value
 from studio.models.catalog import inspect_model

@@ -17,7 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import MachineFacts, Verdict
 from studio.core.i18n import Text, literal, text
 from studio.core.json_file import read_json
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.run_record import RunRecord
 from studio.engine.run_folder import RUN_NAME, RunFolder, find_run, remove_run

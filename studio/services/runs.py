@@ -38,7 +38,7 @@ from studio.machine.workspace_lock import claim_run, find_holder, is_worked_on
 from studio.services.event_log import EventLog, EventLogs
 from studio.services.machine_state import MachineState
 from studio.services.run_attempt import attempt
-from studio.services.trackers.mirror import mirroring
+from studio.services.trackers.feed import mirroring
 from studio.services.worker import Worker
 
 

@@ -21,7 +21,7 @@ from studio.core.recipe import Recipe, change_recipe
 from studio.machine.failures import refuse_system
 from studio.machine.settings import change_settings, read_settings
 from studio.machine.workspace import refuse_gone
-from studio.services.idle_restart import IdleRestart
+from studio.services.process_renewal import IdleRestart
 from studio.ui.auth.middleware import CALLER, ROLE
 from studio.ui.auth.owner import Keys
 from studio.ui.completions.switch import AddressSwitch

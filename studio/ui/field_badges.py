@@ -11,7 +11,7 @@ import gradio as gr
 
 from studio.core.errors import Problem
 from studio.core.i18n import Catalogue, Text, text
-from studio.core.knobs import AUTO, Knob, knobs_of
+from studio.core.knob import AUTO, Knob, knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.services.recipes import usual_value
 from studio.ui.number_input import show_number

@@ -10,7 +10,7 @@ import gradio as gr
 from studio.core.codec import from_json
 from studio.core.errors import Problem, RecipeError
 from studio.core.i18n import Catalogue, literal, text
-from studio.core.knobs import AUTO, Knob, knobs_of
+from studio.core.knob import AUTO, Knob, knobs_of
 from studio.core.recipe import RECIPE_VERSION, Recipe, RewardSpec, change_recipe, read_value
 from studio.ui.field_badges import elem_id, make_marks
 from studio.ui.number_input import read_number, show_number

@@ -13,7 +13,7 @@ from studio.core.errors import RecipeError
 from studio.core.events import EVENTS, Diagnosis, Fix, RunFailed, StepLogged, Warned
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import load_catalogue, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.core.run_record import RunRecord
 

@@ -14,7 +14,7 @@ from studio_kernels.dispatch import bind
 from torch import Tensor
 
 from studio.core.events import DataPrepared, EvalLogged, Metric, RunPlanned, StepLogged
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe
 from studio.data.sequence_packing import Example, cut_example
 from studio.engine.decoder_step import DecoderStep

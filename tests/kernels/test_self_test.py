@@ -17,7 +17,7 @@ from studio_kernels import TESTED_ALONE, self_test
 from studio_kernels.dispatch import OPS, op_named
 from studio_kernels.op import Op, Support
 
-from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.backend_choice import NEEDS_DOTS
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 CPU = torch.device("cpu")

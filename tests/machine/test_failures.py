@@ -9,7 +9,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, change_recipe
 from studio.machine.failures import CATALOGUE, diagnose
 from studio.machine.failures.diagnosis import last_line

@@ -12,7 +12,7 @@ from studio.core.codec import from_json
 from studio.core.facts import MachineFacts
 from studio.core.i18n import LANGUAGES, Text, load_catalogue
 from studio.machine.failures import CATALOGUE
-from studio.planning.backend_table import NEEDS_DOTS, ROWS
+from studio.planning.backend_choice import NEEDS_DOTS, ROWS
 from studio.planning.doctor_report import judge
 from studio.planning.run_plan import plan
 from tests.machine.facts import make_recipe, make_small

@@ -14,7 +14,7 @@ from torch import nn
 from studio.core.i18n import load_catalogue
 from studio.models.module_swaps import Swap, fuse
 from studio.models.optimize_model import SWAPPED
-from studio.planning.backend_table import NEEDS_DOTS, NEEDS_DOTS_WHERE_ASKED
+from studio.planning.backend_choice import NEEDS_DOTS, NEEDS_DOTS_WHERE_ASKED
 
 SHAPE = {
     "vocab_size": 96,

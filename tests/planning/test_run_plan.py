@@ -6,7 +6,7 @@ import pytest
 
 from studio.core.facts import Distribution, Gpu, GuestFacts, KernelTest, WindowsFacts
 from studio.core.i18n import load_catalogue
-from studio.planning.backend_table import NEEDS_DOTS
+from studio.planning.backend_choice import NEEDS_DOTS
 from studio.planning.run_plan import plan
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_model, make_recipe, make_small
 
@@ -250,7 +250,7 @@ def test_every_reason_has_words(machine, language):
             assert "{" not in catalogue.say(message)
 
 
-# What the table of planning/backend_table.py decides ------------------------------------------------------------------
+# What the table of planning/backend_choice.py decides ----------------------------------------------------------------
 
 WINDOWS = {"system": "Windows", "packages": {"torch": "2.13.0", "bitsandbytes": "0.50.2"}}
 WITH_TRITON = {"system": "Windows", "packages": WINDOWS["packages"] | {"triton-windows": "3.7.1.post27"}}

@@ -17,7 +17,7 @@ from studio.engine.run_folder import create_run
 from studio.services.model_card import write_card
 from studio.services.run_library import LibraryEntry, judge_resume
 from studio.services.run_summary import read_curve, summarise
-from studio.services.trackers.mirror import _to_point
+from studio.services.trackers.feed import _to_point
 from studio.ui.run_state import LiveView, fold
 from studio.ui.tabs.runs.table import comparison_card, describe
 from studio.ui.tabs.training.status import status_card

@@ -22,7 +22,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, RunSpec, change
 from studio.engine.run_folder import RunFolder
 from studio.services.event_log import EventLog
 from studio.services.trackers import TRACKERS, get_tracker
-from studio.services.trackers.mirror import LOG, find_tracker_problem, mirroring, plain_settings
+from studio.services.trackers.feed import LOG, find_tracker_problem, mirroring, plain_settings
 from tests.launched import ROOT
 
 HOME = "/" + "home/somebody"
@@ -60,7 +60,7 @@ def expected(last: int) -> Counter:
 
 
 def start_mirror(folder: RunFolder, name: str, place: Path, **more: str) -> subprocess.Popen:
-    line = [sys.executable, "-P", "-m", "studio.services.trackers.mirror", str(folder.path), name, str(place)]
+    line = [sys.executable, "-P", "-m", "studio.services.trackers.feed", str(folder.path), name, str(place)]
     paths = [*filter(None, [more.pop("first", "")]), str(ROOT), str(ROOT / "kernels")]
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)} | more
     environment |= get_tracker(name).environment(place)
@@ -227,9 +227,7 @@ def _end_children() -> None:
     import psutil
 
     for child in psutil.Process().children():
-        if "studio.services.trackers.mirror" in " ".join(
-            child.cmdline() if child.status() != "zombie" else []
-        ):
+        if "studio.services.trackers.feed" in " ".join(child.cmdline() if child.status() != "zombie" else []):
             child.kill()
 
 

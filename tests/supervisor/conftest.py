@@ -146,7 +146,7 @@ DRIVER = """
 import signal, sys
 from pathlib import Path
 from studio.machine.workspace import open_workspace
-from studio.supervisor.supervise import keep_alive
+from studio.supervisor.restarts import keep_alive
 if "deaf" not in sys.argv:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.exit(keep_alive(["train", "r.json"], open_workspace(sys.argv[1]), headless=True,

@@ -14,7 +14,7 @@ import pytest
 
 from studio.engine.crash_records import Death, describe_code, diagnose_death, read_deaths
 from studio.engine.run_folder import RunFolder
-from studio.supervisor import supervise as supervisor
+from studio.supervisor import restarts as supervisor
 from studio.supervisor.child_process import Ending, watch
 from tests.each_time import rarely, some
 from tests.supervisor.conftest import DRIVER, is_alive, starts, wait_for

@@ -16,7 +16,7 @@ from studio.engine.crash_records import read_deaths
 from studio.engine.run_folder import RunFolder
 from studio.machine.settings import change_settings
 from studio.machine.workspace_lock import claim
-from studio.supervisor import supervise as supervisor
+from studio.supervisor import restarts as supervisor
 from studio.supervisor.window_page import Page
 from tests.supervisor.conftest import starts
 
@@ -166,10 +166,10 @@ def test_wishes_without_end_are_given_up(workspace, stage):
 def test_words_do_not_wait_for_a_reader():
     reader, writer = os.pipe()
     code = (
-        "import os, sys; from studio.supervisor import supervise; from studio.core.i18n import literal\n"
+        "import os, sys; from studio.supervisor import restarts; from studio.core.i18n import literal\n"
         "os.set_blocking(2, False)\n"
         "try:\n    while True: os.write(2, b'x' * 4096)\nexcept BlockingIOError: os.set_blocking(2, True)\n"
-        "supervise._say(literal('y' * 5000)); os.write(1, b'went on')\n"
+        "restarts._say(literal('y' * 5000)); os.write(1, b'went on')\n"
     )
     try:
         process = subprocess.Popen(
@@ -236,5 +236,5 @@ def test_a_restart_on_another_port_is_shown_and_one_on_the_same_is_not(workspace
 
 def test_importing_the_supervisor_loads_nothing_heavy():
     heavy = "{'torch', 'gradio', 'transformers'}"
-    code = f"import sys, studio.supervisor.supervise; sys.exit(bool({heavy} & set(sys.modules)))"
+    code = f"import sys, studio.supervisor.restarts; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from studio.machine.workspace import open_workspace
-from studio.supervisor import supervise as supervisor
+from studio.supervisor import restarts as supervisor
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
 from tests.supervisor.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 

@@ -12,7 +12,7 @@ import pytest
 
 from studio.core.heartbeat import Heartbeat
 from studio.engine.crash_records import read_deaths
-from studio.supervisor import supervise as supervisor
+from studio.supervisor import restarts as supervisor
 from studio.supervisor.child_process import StallJudge, watch
 from tests.supervisor.conftest import starts, wait_for
 

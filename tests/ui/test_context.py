@@ -9,7 +9,7 @@ import pytest
 
 from studio.cli.console import format_duration
 from studio.core.events import PhaseStarted
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.ui.context import KEPT_VIEWS
 from studio.ui.form import read_recipe

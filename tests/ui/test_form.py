@@ -9,7 +9,7 @@ import pytest
 
 from studio.core.errors import RecipeError
 from studio.core.i18n import LANGUAGES, load_catalogue
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.ui import app
 from studio.ui.app import build, fill_page

@@ -11,7 +11,7 @@ import pytest
 
 from studio.core.errors import Problem, StudioError
 from studio.core.i18n import LANGUAGES, literal
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, change_recipe, read_value
 from studio.services.goal_settings import CONTROLS, Wish, apply
 from studio.services.presets import Presets, write

@@ -75,7 +75,7 @@ ALLOWED = {
     "studio/machine/workspace.py": {"os.geteuid": "by os.name"},
     "studio/supervisor/tunnels.py": {"os.killpg": "by os.name; psutil on Windows"},
     "studio/ui/tunnel.py": {"os.killpg": "by os.name; psutil on Windows"},
-    "studio/supervisor/supervise.py": {"signal.signal": "SIGBREAK too, each only where there is one"},
+    "studio/supervisor/restarts.py": {"signal.signal": "SIGBREAK too, each only where there is one"},
 }
 
 

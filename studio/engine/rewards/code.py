@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from studio.core.atomic_files import write_file
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, text
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.engine.guarded_code.pool import CodeLimits, CodePool, Failed, Program
 from studio.engine.rewards.given_answer import find_expected
 from studio.engine.rewards.reward import Answered, Reward, RowReward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics.normalised import normalise
 from studio.engine.rewards.given_answer import InformedReward, find_expected, take_part
 from studio.engine.rewards.reward import Answered

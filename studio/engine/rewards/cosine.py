@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics import choice, normalised, number
 from studio.core.metrics.metric import AnswerMetric
 from studio.engine.rewards.given_answer import ComparingReward

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics.metric import AnsweredRow, AnswerMetric, MetricSettings
 from studio.data.formats.aliases import EXPECTED
 from studio.data.formats.column_names import simplify

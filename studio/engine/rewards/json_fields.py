@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics import json_fields
 from studio.core.metrics.json_fields import NOTHING, read_object
 from studio.core.metrics.metric import AnsweredRow, MetricSettings

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.json_file import parse_json
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics.json_fields import NOTHING, read_object
 from studio.engine.guarded_code.pool import CodeLimits, CodePool, Failed, Program
 from studio.engine.guarded_code.programs import match_schema

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.core.metrics.metric import AnsweredRow
 from studio.core.metrics.verdict import VERDICT_TOKENS, read_score, write_case
 from studio.engine.guarded_code.pool import Failed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.engine.rewards.reward import Answered, RowReward
 
 SCRIPTS: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import text
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knob import Knob, knobs_of
 from studio.engine.rewards.reward import RowReward
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")

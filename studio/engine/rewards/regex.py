@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.engine.guarded_code.pool import CodeLimits, CodePool, Failed, Program
 from studio.engine.guarded_code.programs import match_pattern
 from studio.engine.rewards.given_answer import find_expected, take_part

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.engine.rewards.reward import Answered, RowReward
 
 WORD = re.compile(r"[぀-ヿ㐀-鿿가-힯]|[^\W぀-ヿ㐀-鿿가-힯]+")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, literal, text
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.data.conversation import Conversation, Message
 from studio.data.row import RowError
 from studio.engine.guarded_code.pool import Failed

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from studio.core.json_file import parse_json
-from studio.core.knobs import knob
+from studio.core.knob import knob
 from studio.data.formats.column_names import simplify
 from studio.engine.guarded_code.pool import CodeLimits, CodePool, Failed, Program
 from studio.engine.guarded_code.programs import run_tests

@@ -20,7 +20,7 @@ from studio.engine.rollouts.alarms import RolloutAlarms
 from studio.engine.rollouts.rollout import AnswerGroup, make_row, mark_drawn
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.scoring import Scorer, score
-from studio.engine.windows import sort_window
+from studio.engine.step_windows import sort_window
 
 
 class Drawing(NamedTuple):
@@ -31,7 +31,7 @@ class Drawing(NamedTuple):
 
 
 class Rollouts:
-    """Windows of drawn answers; see engine/windows.py."""
+    """Windows of drawn answers; see engine/step_windows.py."""
 
     def __init__(
         self,

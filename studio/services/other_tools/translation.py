@@ -10,7 +10,7 @@ from typing import Any, Literal
 from studio.core.codec import to_json
 from studio.core.errors import Problem, RecipeError
 from studio.core.i18n import Text, literal, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import COMPARISONS, DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.services.other_tools.written import Setting, Unresolved, Written, number, truth, words
 

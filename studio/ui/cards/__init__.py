@@ -11,7 +11,7 @@ from markupsafe import Markup
 from studio.core.errors import Problem
 from studio.core.facts import BackendPlan, MachineFacts, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.services.recipe_problems import SourceProblem

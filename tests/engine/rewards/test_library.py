@@ -7,7 +7,7 @@ import pytest
 
 from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import RewardSpec
 from studio.engine.guarded_code.pool import Failed
 from studio.engine.rewards import REWARDS, make_reward, open_rewards

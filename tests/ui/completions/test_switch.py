@@ -15,7 +15,7 @@ from studio.core.errors import StudioError
 from studio.core.heartbeat import PARENT_VARIABLE
 from studio.core.recipe import change_recipe
 from studio.services.desk import Desk
-from studio.services.idle_restart import IdleRestart
+from studio.services.process_renewal import IdleRestart
 from studio.ui.auth.middleware import _is_open
 from studio.ui.auth.owner import Keys
 from studio.ui.context import Context

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from studio.core.i18n import Catalogue
-from studio.core.knobs import Knob, knobs_of
+from studio.core.knob import Knob, knobs_of
 from studio.core.recipe import Recipe
 from studio.services.goal_settings import CONTROLS, GOALS, OWN, Change, Wish
 from studio.services.presets import Difference, Preset

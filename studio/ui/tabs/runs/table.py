@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.core.events import name_metric
 from studio.core.i18n import Catalogue, Text, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
 from studio.planning.slow_paths import say_slower, say_times

@@ -18,7 +18,7 @@ from studio.core.errors import Problem
 from studio.core.events import Diagnosis, RunStalled, SampleWritten
 from studio.core.facts import Slower
 from studio.core.i18n import Catalogue, Text, text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.core.run_record import RunRecord
 from studio.planning.slow_paths import say_slower

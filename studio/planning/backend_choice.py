@@ -12,7 +12,7 @@ from studio_kernels.op import NEEDS_DOTS, NEEDS_DOTS_WHERE_ASKED
 from studio.core.facts import Gpu, MachineFacts
 from studio.core.i18n import Text, literal, text
 from studio.machine import versions
-from studio.machine.capabilities import (
+from studio.machine.card_abilities import (
     ROCM_WITH_TRITON,
     dotted,
     healthy_distribution,

@@ -6,7 +6,7 @@ import string
 import pytest
 
 from studio.core.i18n import LOCALES, load_catalogue
-from studio.core.knobs import EFFECTS, UNITS, knobs_of
+from studio.core.knob import EFFECTS, UNITS, knobs_of
 from studio.core.recipe import Recipe
 
 KNOBS = tuple(knobs_of(Recipe))

@@ -6,9 +6,9 @@ import pytest
 
 from studio.core.facts import Distribution, Gpu, WindowsFacts
 from studio.core.i18n import load_catalogue
-from studio.machine.capabilities import can_compile, has_bf16, has_fp8
-from studio.planning import backend_table as table
-from studio.planning.backend_table import ROWS, choose_backend, runs_fast
+from studio.machine.card_abilities import can_compile, has_bf16, has_fp8
+from studio.planning import backend_choice as table
+from studio.planning.backend_choice import ROWS, choose_backend, runs_fast
 from tests.machine.facts import PACKAGES, make_gpu, make_machine
 
 RTX = make_gpu()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from studio.core.heartbeat import PARENT_VARIABLE
-from studio.services.idle_restart import FIRST_S, LIGHT_BYTES, REST_S, TALK_REST_S, IdleRestart
+from studio.services.process_renewal import FIRST_S, LIGHT_BYTES, REST_S, TALK_REST_S, IdleRestart
 from studio.services.worker import Worker
 
 

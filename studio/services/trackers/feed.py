@@ -1,6 +1,6 @@
 """Mirrors a run's points to a tracker, in a process of its own that reads events.jsonl: the run never waits for it.
 
-`python -m studio.services.trackers.mirror RUN_FOLDER TRACKER FOLDER`. It ends when its standard input does, after the
+`python -m studio.services.trackers.feed RUN_FOLDER TRACKER FOLDER`. It ends when its standard input does, after the
 last point: then the run has ended, or whoever started it is dead. Whatever a tracker does (raise, hang, fill a disk)
 ends this process alone; what it said stands in tracker.log in the run's folder.
 """
@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from studio.core.errors import Problem
 from studio.core.events import EvalLogged, RunEvent, StepLogged, Warned
 from studio.core.i18n import text
-from studio.core.knobs import knobs_of
+from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe, read_value
 from studio.engine.run_folder import RunFolder
 from studio.services.event_log import EventLog
@@ -57,7 +57,7 @@ def mirroring(folder: RunFolder, recipe: Recipe, trackers: Path, emit: Any) -> I
 
 
 def _start(folder: RunFolder, name: str, place: Path) -> subprocess.Popen[bytes] | None:
-    line = [sys.executable, "-P", "-m", "studio.services.trackers.mirror", str(folder.path), name, str(place)]
+    line = [sys.executable, "-P", "-m", "studio.services.trackers.feed", str(folder.path), name, str(place)]
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment |= get_tracker(name).environment(place)
     with (folder.path / LOG).open("ab") as log:

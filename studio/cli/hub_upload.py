@@ -17,7 +17,7 @@ from studio.services.hub_uploads import UploadWish
 def upload(options: argparse.Namespace, workspace: Workspace, console: Console) -> int:
     """Export the run as `--form`, where that is not done yet, and send it to `--repo`; `--dry-run` sends nothing."""
     from studio.services.desk import Desk
-    from studio.supervisor.supervise import stop_requests
+    from studio.supervisor.restarts import stop_requests
 
     if not options.repo and not options.dry_run:
         parts = ("cli.upload.repo", "cli.upload.repo.why", "cli.upload.repo.fix")
