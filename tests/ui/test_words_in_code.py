@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = {"Finetune Studio", "English", "Python", "https://hf-mirror.com", "×", "UTF-8", "GiB", "MiB"}
+NAMES = {
+    "Finetune Studio",
+    "English",
+    "Python",
+    "https://hf-mirror.com",
+    "http://127.0.0.1:8080/v1",
+    "×",
+    "UTF-8",
+    "GiB",
+    "MiB",
+}
 """What is the same in every language."""
 SPOKEN = ("label", "info", "placeholder", "title", "description", "submit_btn", "stop_btn", "message")
 WORD = re.compile(r"[A-Za-z]{2,}|[\u3400-\u9fff]")
