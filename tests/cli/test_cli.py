@@ -411,6 +411,7 @@ def test_a_real_process_prints_one_object_in_chinese(shop):
 # An export that takes its time, of a run that there is no need to train for it.
 SLOW_EXPORT = """
 import sys, time
+from pathlib import Path
 from types import SimpleNamespace
 from studio.cli.main import main
 from studio.core.i18n import literal
@@ -428,15 +429,21 @@ def write(job):
 exports._get_exporter = lambda target: Exporter(
     name="adapter", size_bytes=lambda job: 1, memory_bytes=lambda job: 1, write=write, load_lines=lambda *_: ()
 )
-parts = {"folder": SimpleNamespace(path=None), "facts": SimpleNamespace(name="tiny"), "plan": None}
+folder = SimpleNamespace(path=Path(sys.argv[-1]) / "r1", run="r1")
+record = SimpleNamespace(adapter="", artifact="adapter", base_hash="")
+parts = {"folder": folder, "facts": SimpleNamespace(name="tiny"), "plan": None}
 ChatService.find_place = lambda self, run: ""
-Desk._find_result = lambda self, run, place: SimpleNamespace(record=SimpleNamespace(adapter=""), place="", **parts)
+Desk._find_result = lambda self, run, place: SimpleNamespace(record=record, place="", **parts)
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.computing
 def test_ctrl_c_in_an_export_leaves_nothing_half_written(tmp_path):
+    run = tmp_path / "w" / "r1"
+    (run / "adapter").mkdir(parents=True)
+    (run / "adapter" / "weights").write_bytes(b"w")
+    (run / "recipe.json").write_text("{}", encoding="utf-8")
     words = ["export", "r1", "--json", "--folder", str(tmp_path / "out"), "--workspace", str(tmp_path / "w")]
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_EXPORT, *words],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -56,23 +57,34 @@ def ask(*prompts: list[int], tokens: int = TOKENS, **sampling: float) -> list[Re
     ]
 
 
-ROUNDING = {"gemma4_e2b": 5e-4}
-"""What a log-probability may be off in fp32. Of six layers with scores that are not scaled down the model's own code is
-1.5e-4 from fp64 itself."""
+ROUNDING = 2e-5
+"""What a log-probability may be off in fp32, where the model's own code rounds less."""
+FURTHER = 3
+"""How many times as far from float64 as the model's own code an answer may be, where that rounds more: scores that are
+not scaled down (Gemma 4) or branches that are multiplied (MiniCPM3) make it 1e-4."""
 
 
 @torch.no_grad()
-def assert_own_code_agrees(model: torch.nn.Module, completion, rounding: float = 2e-5) -> None:
+def assert_own_code_agrees(model: torch.nn.Module, completion, rounding: float = ROUNDING) -> None:
     """Each token is the likeliest behind those before it, and as likely, by one pass of the model's own code."""
+
+    def compute(model: torch.nn.Module) -> torch.Tensor:
+        """Log-probabilities behind the prompt, (tokens, vocabulary)."""
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
     prompt, tokens = completion.request.prompt, torch.tensor(completion.tokens)
     ids = torch.tensor([[*prompt, *completion.tokens]])
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-    assert torch.equal(logits.argmax(-1), tokens)
-    wanted = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    # Gemma 4's scores are not scaled down: 1.1e-5, where others differ by 5e-6.
-    assert torch.allclose(
-        torch.tensor(completion.log_probabilities, dtype=wanted.dtype), wanted, rtol=0, atol=rounding
-    )
+    wanted = compute(model)
+    assert torch.equal(wanted.argmax(-1), tokens)
+    said = torch.tensor(completion.log_probabilities, dtype=wanted.dtype)
+    if (said - wanted.gather(1, tokens[:, None])[:, 0]).abs().max() <= rounding:
+        return
+    with in_double():
+        exact = compute(copy.deepcopy(model).double())
+    ours = (said - exact.gather(1, tokens[:, None])[:, 0]).abs().max().item()
+    own = (wanted - exact).abs().max().item()
+    assert ours <= FURTHER * own, (ours, own)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,10 +93,10 @@ def test_greedy_answers_are_those_of_the_models_own_code(family):
     generator = make_generator(model)
     for one in generator.answer(ask(*PROMPTS), adapted=True, slots=2):
         assert (len(one.tokens), one.reason) == (one.request.sampling.max_new_tokens, "limit")
-        assert_own_code_agrees(model, one, ROUNDING.get(family, 2e-5))
+        assert_own_code_agrees(model, one)
     with model.disable_adapter():
         for one in generator.answer(ask(*PROMPTS[:2], tokens=12), adapted=False):
-            assert_own_code_agrees(model, one, ROUNDING.get(family, 2e-5))
+            assert_own_code_agrees(model, one)
 
 
 def test_answers_over_borrowed_keys_are_the_models_own_to_the_last_digits():
