@@ -426,7 +426,7 @@ def write(job):
         job.begin(literal("slowly"))
         time.sleep(0.05)
 
-exports._get_exporter = lambda target: Exporter(
+exports.get_known_exporter = lambda target: Exporter(
     name="adapter", size_bytes=lambda job: 1, memory_bytes=lambda job: 1, write=write, load_lines=lambda *_: ()
 )
 folder = SimpleNamespace(path=Path(sys.argv[-1]) / "r1", run="r1")
