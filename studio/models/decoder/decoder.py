@@ -309,7 +309,7 @@ class Decoder:
         # A trained head adds its gradient while it computes: what each row counts is asked for before.
         if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
             losses, _ = self._losses(hidden, targets, scale, False, entropies)
-            _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True)
+            _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True, None)
         else:
             losses, dhidden = self._losses(hidden, targets, scale, True, entropies)
             counted = None if judge is None else judge(losses, entropies)
