@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from studio.cli.console import Console
-from studio.core.facts import BackendPlan, ModelFacts, Slower
+from studio.core.facts import BackendPlan, Choice, ModelFacts, Slower
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import MemoryPolicy, list_runs
-from studio.core.recipe import Recipe
+from studio.core.recipe import Recipe, settle_rate
 from studio.machine.workspace import Workspace
 from studio.services.preload import import_libraries
 from studio.services.recipes import read_recipe
@@ -59,6 +59,8 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     beside = describe_beside(model, recipe.adapter, OPTIMIZER_BYTES[plan.optimizer.value], width)
     if beside is not None:
         lines.append(f"{say(text('plan.label.beside')):14} {say(beside)}")
+    rate = _choose_rate(recipe)
+    lines.append(f"{say(text('plan.label.rate')):14} {rate.value:g}: {say(rate.reason)}")
     duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
@@ -86,11 +88,18 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         "decoder": {"value": plan.memory is not None, "reason": steps},
         "peak_bytes": peak,
         "policy": _policy_data(plan),
+        "learning_rate": rate,
         "slower": list_slower(plan.slower),
         "untouched": untouched,
     }
     console.answer(data | {"time": _time_data(duration)}, lines)
     return 0
+
+
+def _choose_rate(recipe: Recipe) -> Choice:
+    """Return the learning rate, and whether it is set or usual; what the data are is not read for it."""
+    kind = "set" if recipe.optim.learning_rate else "auto" if recipe.objective == "auto" else "usual"
+    return Choice(value=settle_rate(recipe).optim.learning_rate, reason=text(f"plan.rate.{kind}"))
 
 
 def _list_untouched(model: ModelFacts, recipe: Recipe) -> tuple[Text, ...]:

@@ -248,7 +248,9 @@ def test_a_warning_does_not_refuse(ask, shop, tmp_path, tiny_models):
 
 def test_plan_says_what_would_be_used(ask, read, shop):
     answer = ask("plan", shop / "recipe.json")
-    assert answer.keys() == {"plan", "decoder", "peak_bytes", "policy", "slower", "time", "untouched"}
+    assert answer.keys() == {
+        "plan", "decoder", "learning_rate", "peak_bytes", "policy", "slower", "time", "untouched",
+    }  # fmt: skip
     assert answer["decoder"]["value"] is False and "processor" in answer["decoder"]["reason"]
     assert {"device", "dtype", "attention", "quantization", "optimizer", "kernels"} <= answer["plan"].keys()
     assert all(isinstance(size, int) and size >= 0 for size in answer["peak_bytes"].values())
@@ -349,6 +351,22 @@ def test_every_option_has_help():
     for name, parser in commands.choices.items():
         for action in parser._actions:
             assert action.help and "cli.help" not in action.help, (name, action.dest)
+
+
+def test_plan_says_the_learning_rate_and_who_chose_it(ask, read, tmp_path):
+    """Of nothing set, of a method, of all weights, and one that is as the usual one but set."""
+    for optim, more, value, told in (
+        ({}, {}, 2e-4, "where the data are examples"),
+        ({}, {"objective": "dpo"}, 5e-6, "Usual for this"),
+        ({}, {"objective": "sft", "adapter": {"method": "full"}}, 2e-5, "Usual for this"),
+        ({"learning_rate": 2e-4}, {"objective": "dpo"}, 2e-4, "The recipe sets it"),
+    ):
+        recipe = tmp_path / "recipe.json"
+        words = {"model": {"source": "demo"}, "data": {"source": "demo"}, "optim": optim, **more}
+        recipe.write_text(json.dumps(words), encoding="utf-8")
+        assert ask("plan", recipe)["learning_rate"]["value"] == value
+        (line,) = (one for one in read("plan", recipe).splitlines() if one.startswith("learning rate"))
+        assert f"{value:g}: " in line and told in line
 
 
 def test_chinese_is_spoken_everywhere(read, shop, trained):
