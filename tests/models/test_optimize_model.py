@@ -8,7 +8,7 @@ import torch
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models import optimize_model as fast
 from studio.models.adapt import unwrap
-from studio.models.decoder import decoder, tolerance
+from studio.models.decoder import attention_choice, tolerance
 from studio.models.optimize_model import make_fast
 from tests.models.decoder.models import make_model
 
@@ -67,9 +67,9 @@ def test_ops_are_those_of_the_given_capability(capability, able):
 
 def test_attention_is_chosen_for_the_given_capability(monkeypatch):
     asked = []
-    real = decoder.choose_attention
+    real = attention_choice.choose_attention
     monkeypatch.setattr(
-        decoder,
+        attention_choice,
         "choose_attention",
         lambda **options: asked.append(options["capability"]) or real(**options),
     )

@@ -388,7 +388,7 @@ def test_a_comparison_has_what_differs_only(desk, workspace):
     write_json(one.path / "plan.json", to_json(parts | {"kernels": {"rope": choice}}))
     (other.path / "plan.json").write_text("[]", encoding="utf-8")
     found = desk.library.compare([one.run, other.run])
-    assert found.settings == (("data.mix", ({}, {"a": "2"})), ("optim.learning_rate", (2e-4, 1e-3)))
+    assert found.settings == (("data.mix", ({}, {"a": "2"})), ("optim.learning_rate", (0.0, 1e-3)))
     environment = dict(found.environment)
     assert environment["gpu"] == ("A", "B") and environment["package.torch"] == ("2.1", "2.2")
     assert environment["package.trl"] == ("", "3") and "package.peft" not in environment

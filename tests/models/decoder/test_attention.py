@@ -11,7 +11,7 @@ from studio_kernels.attention_backends import MATH, TRITON
 from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap
-from studio.models.decoder import decoder as module
+from studio.models.decoder import attention_choice as module
 from studio.models.decoder.cuda_graphs import GraphedDecoder, Shapes
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.optimize_model import Fast

@@ -14,6 +14,7 @@ from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.fp8_weights import Fp8Weights, drop_fp8, use_fp8
 from studio.models.decoder.frozen_weights import OpenedWeights, ResidentWeights
 from studio.models.decoder.parity_check import find_difference
+from studio.models.decoder.tolerance import FP8
 from tests.each_time import some
 from tests.models.decoder.models import FAMILIES, FOREIGN, make_model
 from tests.models.decoder.test_decoder import assert_equal, ours, take
@@ -145,12 +146,29 @@ def test_dropout_is_that_of_the_exact_products():
     assert ours(model, decoder, 1.0)[0] == pytest.approx(before[0], rel=0.05)
 
 
-@pytest.mark.parametrize("family", some(FAMILIES | FOREIGN, "llama"))
+COARSE = ("gemma4_e2b", "minicpm3")
+"""Of these small models 8 bits leave half and less of a gradient right: scores that are not scaled down, products of
+two narrow weights behind one another."""
+
+
+@pytest.mark.parametrize("family", some([one for one in FAMILIES | FOREIGN if one not in COARSE], "llama"))
 def test_the_probe_allows_for_8_bits(family):
     model = make_model(family)
     decoder = take(model)
     assert use_fp8(decoder) is None
     assert find_difference(unwrap(model), decoder, None) is None
+
+
+@pytest.mark.parametrize("family", COARSE)
+def test_the_probe_refuses_8_bits_that_leave_less_than_half(family):
+    """As far off as equal arithmetic in 8 bits is, and no further: the products are right, and too coarse."""
+    model = make_model(family)
+    decoder = take(model)
+    assert find_difference(unwrap(model), decoder, None) is None
+    assert use_fp8(decoder) is None
+    found = find_difference(unwrap(model), decoder, None)
+    assert found is not None and found.id == "model.decoder.mismatch"
+    assert FP8 < found.values["error"] == pytest.approx(found.values["own"], rel=1e-3)
 
 
 @pytest.mark.parametrize("group", some(["qkv", "output", "gate_up", "down"], "qkv", "down"))

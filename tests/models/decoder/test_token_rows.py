@@ -57,7 +57,14 @@ def test_a_judge_weighs_the_rows_gradients_as_it_weighs_the_others():
     ids, picks, targets = make_batch()
     weights = torch.linspace(0.0, 1.0, len(picks))
     found = []
-    for scale, judge in ((weights, None), (torch.tensor(-1.0), lambda lp: -weights)):
+
+    class Judge:
+        wants_entropy = False
+
+        def __call__(self, losses, entropies):
+            return -weights
+
+    for scale, judge in ((weights, None), (torch.tensor(-1.0), Judge())):
         decoder.store.clear_gradients()
         rows = decoder.make_rows(Documents.of((11, 1, 20), "cpu"))
         decoder.add_gradients(ids, rows, picks, targets, scale, judge)
