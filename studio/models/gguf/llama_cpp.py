@@ -26,6 +26,8 @@ PACKAGE = "xllamacpp"
 TIMEOUT_S = 300.0
 CONTEXT_TOKENS = 512
 """Questions are short; a model that is stretched beyond its first length counts positions by the context's size."""
+DRAWS = 8
+"""How often a next token is drawn to be told of, before there is none."""
 
 
 class LlamaCppError(Exception):
@@ -101,12 +103,15 @@ def _answer(file: Path, questions: Mapping[str, Any]) -> dict[str, Any]:
         server.post("/apply-template", chat if isinstance(chat, dict) else {"messages": chat})["prompt"]
         for chat in questions.get("chats", ())
     ]
-    bare = {"samplers": [], "cache_prompt": False}
+    # What is drawn does not matter, its log-probabilities do.
+    bare = {"n_predict": 1, "samplers": [], "cache_prompt": False, "ignore_eos": True}
     greedy = {"samplers": ["top_k"], "top_k": 1, "cache_prompt": False}
     shares = []
     for prompt in questions.get("prompts", ()):
-        wanted = {"prompt": prompt, "n_predict": 1, "n_probs": questions.get("vocabulary", 0), **bare}
-        found = next(iter(server.post("/completion", wanted).get("completion_probabilities") or ()), {})
+        wanted = {"prompt": prompt, "n_probs": questions.get("vocabulary", 0), **bare}
+        # Of a token that is no text by itself, half a sign or a mark of control, llama.cpp tells none.
+        drawn = (server.post("/completion", {**wanted, "seed": seed}) for seed in range(DRAWS))
+        found = next(filter(None, (one.get("completion_probabilities") for one in drawn)), [{}])[0]
         listed = found.get("top_logprobs") or found.get("top_probs") or []
         shares.append([[one["id"], one["logprob"]] for one in listed])
     said = [
