@@ -28,6 +28,7 @@ INTERNATIONAL = {
     "Finetune Studio",
     "CPU",
     "demo",  # the run's name
+    "apache-2.0",  # a licence as the hub names it
 }
 
 
