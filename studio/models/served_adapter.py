@@ -12,12 +12,10 @@ from typing import Any
 
 from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
-from studio.models.gguf.adapter_file import CONFIG, WEIGHTS
+from studio.models.gguf.adapter_file import CONFIG, WEIGHTS, find_unsaid
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What `--max-lora-rank` takes; without it 16."""
-UNKNOWN = ("use_dora", "modules_to_save", "trainable_token_indices", "target_parameters", "lora_bias")
-"""Settings of peft that vLLM refuses or has no place for."""
 NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_[AB]\.weight")
 ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")
 """Last names of what vLLM adapts for some models alone: embeddings and the output head."""
@@ -28,12 +26,9 @@ def find_unserved(folder: Path) -> Text | None:
     from safetensors import safe_open
 
     config = read_json(folder / CONFIG)
-    kind = str(config.get("peft_type", "LORA")).upper()
-    if kind != "LORA":
-        return text("served_adapter.setting", setting=f"peft_type={kind}")
-    setting = next((name for name in UNKNOWN if config.get(name)), "")
-    if setting or config.get("bias", "none") != "none":
-        return text("served_adapter.setting", setting=setting or "bias")
+    setting = find_unsaid(folder) or ("" if config.get("bias", "none") == "none" else "bias")
+    if setting:
+        return text("served_adapter.setting", setting=setting)
     rank = _read_rank(config)
     if config.get("alpha_pattern") or {*(config.get("rank_pattern") or {}).values()} - {rank}:
         return text("served_adapter.scales")  # it multiplies every map by one alpha / r

@@ -163,3 +163,13 @@ def _describe(name: str, repo: dict[str, Any]) -> dict[str, Any]:
         siblings.append(one)
     told = {"id": name, "modelId": name, "private": repo["private"], "sha": "0" * 40, "siblings": siblings}
     return told | {"tags": [], "downloads": 0, "likes": 0}
+
+
+def open_hub(monkeypatch) -> Hub:
+    """Return a server of its own, with its address and token in the environment; who asks closes it."""
+    found = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", found.address)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")  # HF_HUB_OFFLINE is the tests' own
+    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
+    return found

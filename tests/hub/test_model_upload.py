@@ -13,7 +13,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.run_record import RunRecord
 from studio.hub.model_upload import list_files, strike_token, upload_folder
 from studio.services.model_card import write_card
-from tests.hub.hub_server import TOKEN, Hub
+from tests.hub.hub_server import TOKEN, open_hub
 
 HOME = "/" + "home/somebody"
 CARD = "---\nlibrary_name: peft\n---\n# Mine\n"
@@ -22,11 +22,7 @@ CARD = "---\nlibrary_name: peft\n---\n# Mine\n"
 @pytest.fixture
 def hub(monkeypatch):
     """The server, with its address and token in the environment."""
-    found = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", found.address)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")  # HF_HUB_OFFLINE is the tests' own
-    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
+    found = open_hub(monkeypatch)
     yield found
     found.close()
 

@@ -14,7 +14,7 @@ from studio.hub.access_token import NO_MIRROR
 from studio.hub.child import DownloadStopped
 from studio.services.exports import ExportItem
 from studio.services.hub_uploads import Sent, Uploads, UploadWish
-from tests.hub.hub_server import TOKEN, Hub
+from tests.hub.hub_server import TOKEN, open_hub
 
 WISH = UploadWish(run="r", form="adapter", repo="tuned", licence="mit")
 SIZE = 3_000_000
@@ -23,11 +23,7 @@ RECIPE = Recipe(model=ModelChoice(source="org/base"), data=DatasetSpec(source="r
 
 @pytest.fixture
 def hub(monkeypatch):
-    found = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", found.address)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")
-    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
+    found = open_hub(monkeypatch)
     yield found
     found.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from studio.engine.exporters.kept_parts import KeptParts
 from studio.services.export_folder import staging_of
-from tests.hub.hub_server import TOKEN, Hub
+from tests.hub.hub_server import TOKEN, open_hub
 from tests.ui.browser import show_tab, wait_for
 from tests.ui.test_browser_chat import run  # noqa: F401
 
@@ -66,10 +66,10 @@ def test_a_size_is_picked_on_the_measured_curve(start_studio, run, language):  #
     page.click("#export-place-computer summary")
     page.click("#export-measure")
     page.wait_for_selector("#export-fit", timeout=240_000)
-    dots = page.query_selector_all(".curve .dot")
+    dots = page.query_selector_all(".size-curve .dot")
     size_bytes = int(dots[2].get_attribute("data-value"))
     dots[2].click()
-    page.wait_for_selector(f".curve .dot.on[data-value='{size_bytes}']")
+    page.wait_for_selector(f".size-curve .dot.on[data-value='{size_bytes}']")
     keep_picture(page, f"curve-{language}")
     page.click("#export-fit")
     page.wait_for_selector(f"#export-result [data-name='{run}-gguf_fit']", timeout=240_000)
@@ -86,11 +86,7 @@ HUB = {
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_a_result_is_shown_sent_stopped_and_gone_on_with(start_studio, run, language, monkeypatch):  # noqa: F811
-    hub = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", hub.address)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("FINETUNE_STUDIO_OFFLINE", "0")
-    monkeypatch.delenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", raising=False)
+    hub = open_hub(monkeypatch)
     private, shown, stopped, sent = HUB[language]
     try:
         window = start_studio(language)

@@ -34,11 +34,11 @@ FRONT = "base_model.model."
 ROWS = (*TURNED.values(), group_heads, group_values, group_values_behind)
 """What moves a weight's rows: those of B."""
 UNSAID = ("use_dora", "modules_to_save", "trainable_token_indices", "target_parameters", "lora_bias")
-"""Settings of an adapter that a GGUF file has no place for."""
+"""Settings of an adapter beyond two matrices a map: a GGUF file has no place for them, and vLLM refuses them."""
 
 
 def find_unsaid(adapter: Path) -> str:
-    """Return the setting of an adapter that a GGUF file cannot say; "" where it can say all."""
+    """Return the setting of an adapter that neither a GGUF file nor vLLM knows; "" where they know all."""
     config = read_json(adapter / CONFIG)
     kind = str(config.get("peft_type", "LORA")).upper()
     if kind != "LORA":
