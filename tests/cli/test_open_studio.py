@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -119,7 +120,12 @@ def test_a_studio_that_was_killed_is_not_asked_and_whoever_has_its_port_gets_no_
     psutil.wait_procs(whole, timeout=20)
     assert (shop[0] / "address.json").exists()
     heard: list[bytes] = []
-    with socket.socket() as other:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+        ) as alive,
+        socket.socket() as other,
+    ):
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", studio.port))
         other.listen()
@@ -139,8 +145,9 @@ def test_a_studio_that_was_killed_is_not_asked_and_whoever_has_its_port_gets_no_
         thread = threading.Thread(target=listen)
         thread.start()
         try:
-            # The file may as well name a process of ours that lives and is no studio.
-            for pid in (address["pid"], os.getpid() + 1, 1, 2**40, -1):
+            # The file may as well name a process of ours that lives and is no studio. It is started for this: a number
+            # beside our own may be one of our threads, and we do listen at the port.
+            for pid in (address["pid"], alive.pid, 1, 2**40, -1):
                 (shop[0] / "address.json").write_text(json.dumps(address | {"pid": pid}), encoding="utf-8")
                 assert find_open_studio(open_workspace(shop[0]), "en", shop[1], 0) is None
             assert chat(shop)[1] == 0, "the command answers by itself"
