@@ -119,7 +119,7 @@ class LiveDecoder:
         return False
 
     def _open_halves(self, groups: Sequence[LiveGroup], room_bytes: int) -> bool:
-        """Hold what 16 bits hold in 16 bits, too; False where this PyTorch has no such products, or there is no room."""
+        """Hold weights of a processor in 16 bits, too; False without such products, or without room."""
         head = self._plain_head
         head_bytes = 0 if head is None else head.numel() * torch.half.itemsize
         if not has_products() or self.dtype != torch.float32:
