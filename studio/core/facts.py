@@ -390,6 +390,9 @@ class RowLengths:
 
     longest_tokens: int
     mean_tokens: float
+    longest_shared_tokens: int = 0
+    """The same where what a row's sequences begin with alike stands in it once; 0: not looked at."""
+    mean_shared_tokens: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -416,5 +419,7 @@ class BackendPlan:
     slower: tuple[Slower, ...] = ()
     """What makes it clearly slower than it could be, the costliest first."""
     rope: Choice = Choice(value="", reason=Text(id="plan.rope.none"))  # how positions are stretched: `yarn 4`
+    shared_prompts: Choice = Choice(value=0.0, reason=Text(id="plan.shared_prompts.none"))
+    """Which share of a step's tokens is spared because answers share their prompt; 0: each is computed with its own."""
     backend: str = ""
     """Which row of planning/backend_choice.py decided; "" in runs of older studios."""
