@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from studio.core.facts import RowLengths
+from studio.core.row_lengths import RowLengths
 from studio.data.sequence_packing import Example, measure_lengths
 
 SAMPLED_ROWS = 1000

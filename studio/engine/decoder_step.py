@@ -17,7 +17,7 @@ from studio.data.common_beginnings import count_once, find_longest
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
-from studio.engine.token_stream import Stream, join, join_apart, join_shared
+from studio.engine.token_stream import TokenStream, join, join_apart, join_shared
 from studio.engine.train_step import Scale, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
@@ -169,7 +169,7 @@ class DecoderStep:
         """Let go of what is recorded, and of its memory; it is recorded anew when next needed."""
         self._graphs = None
 
-    def _join(self, examples: Sequence[Example]) -> Stream:
+    def _join(self, examples: Sequence[Example]) -> TokenStream:
         if self._shares:
             return join_shared(examples, self.objective.sequences, self.pad_id, self.pad_multiple)
         return join_apart(examples, self.pad_id, self.pad_multiple)

@@ -32,7 +32,7 @@ class Beginnings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stream:
+class TokenStream:
     """A micro-batch's tokens."""
 
     ids: np.ndarray
@@ -66,13 +66,13 @@ def join(
     return ids, tuple(lengths), np.flatnonzero(trained) - 1
 
 
-def join_apart(examples: Sequence[Example], pad_id: int, multiple: int) -> Stream:
+def join_apart(examples: Sequence[Example], pad_id: int, multiple: int) -> TokenStream:
     """Return `examples` behind each other; filled up as join() does."""
     ids, lengths, picks = join(examples, pad_id, multiple)
-    return Stream(ids=ids, lengths=lengths, picks=picks, targets=ids[picks + 1])
+    return TokenStream(ids=ids, lengths=lengths, picks=picks, targets=ids[picks + 1])
 
 
-def join_shared(examples: Sequence[Example], sequences: int, pad_id: int, multiple: int) -> Stream:
+def join_shared(examples: Sequence[Example], sequences: int, pad_id: int, multiple: int) -> TokenStream:
     """Return `examples` with what each `sequences` of their documents begin with once; filled up as join() does."""
     documents: list[tuple[np.ndarray, np.ndarray]] = []
     groups: list[range] = []
@@ -126,7 +126,7 @@ def join_shared(examples: Sequence[Example], sequences: int, pad_id: int, multip
         for part in repeats
         if part
     )
-    return Stream(
+    return TokenStream(
         ids=np.concatenate(tokens).astype(np.int64),
         lengths=tuple(length for length in lengths if length),
         picks=np.concatenate(picks),

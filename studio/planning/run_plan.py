@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
+from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe
+from studio.core.row_lengths import RowLengths
 from studio.machine import versions
 from studio.machine.card_abilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, ModelFacts, RowLengths
+from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import text
 from studio.core.recipe import Recipe, change_recipe
+from studio.core.row_lengths import RowLengths
 from studio.planning.decoder_shape import DecoderShape, count_sequences, list_mixers
 from studio.planning.memory_estimate import is_small
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from studio.core.facts import RowLengths
 from studio.core.i18n import text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.core.recipe import OBJECTIVES, change_recipe, settle_objective
+from studio.core.row_lengths import RowLengths
 from studio.engine.objectives import get_objective
 from studio.planning.decoder_shape import count_sequences, longest, longest_document
 from studio.planning.memory_estimate import predict
