@@ -11,7 +11,7 @@ from studio.core.events import RunEvent, Warned
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.objective import Objective
 from studio.engine.objectives.reward import REWARD
 from studio.engine.rng_state import seed_all

@@ -27,6 +27,7 @@ from studio.core.recipe import SAMPLING, Recipe, keeps_by
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
+from studio.engine.learning_rate import learning_rate
 from studio.engine.oom_fallback import (
     MemoryExhausted,
     count_vram,
@@ -34,7 +35,7 @@ from studio.engine.oom_fallback import (
     let_go,
     retry_with_memory,
 )
-from studio.engine.optimizer import SHARE, apply_gradients, build_optimizer, learning_rate
+from studio.engine.optimizer import SHARE, apply_gradients, build_optimizer
 from studio.engine.pause import stand_still
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.save_interval import is_save_due

@@ -19,7 +19,7 @@ from studio.core.recipe import Recipe
 from studio.data.sequence_packing import Example, cut_example
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.kernel_compile import shorten
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives import OBJECTIVES
 from studio.engine.objectives.objective import Objective, Picked, Terms
 from studio.engine.objectives.sft import SFT
