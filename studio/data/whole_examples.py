@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
+from studio.data.dataset_kinds import NUMBERED
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_lines, say_material
@@ -142,14 +143,15 @@ def find_halves(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str,
 
 
 def find_corrected(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str, str] | None:
-    """Return the only two texts of a table that say almost the same in each row: before a correction, and after."""
+    """Return the only two texts of a table without a header that say almost the same: before a correction, and after."""
     texts = [
         one.name
         for one in columns
         if one.plain and one.spoken and not one.coded and one.characters >= SIGNS_CHARACTERS
     ]
     rest = [one for one in columns if one.name not in texts]
-    if len(texts) != 2 or any(one.spoken for one in rest):
+    named = not all(NUMBERED.fullmatch(one.name) for one in columns)
+    if named or len(texts) != 2 or any(one.spoken for one in rest):
         return None
     pairs = [tuple(row.get(name) for name in texts) for row in rows[:COMPARED_ROWS]]
     pairs = [cells for cells in pairs if all(isinstance(cell, str) and not is_blank(cell) for cell in cells)]
