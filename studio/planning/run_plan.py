@@ -21,6 +21,7 @@ from studio.planning.backend_choice import (
 )
 from studio.planning.decoder_shape import count_sequences, find_asked_ops, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
+    NF4_BYTES,
     count_linear_parameters,
     count_quantized,
     estimate_calibration,
@@ -63,6 +64,7 @@ def plan(
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         rope=choose_rope(recipe, model),
+        more_bits=recipe.model.more_bits,
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
@@ -268,10 +270,14 @@ def _choose_quantization(
     reached = count_quantized(wanted, model)
     if model.expert_parameters and reached == count_linear_parameters(model):
         return Choice(value=wanted, reason=text("plan.quantization.experts", value=wanted))
-    if model.expert_parameters:
+    if model.expert_parameters and wanted == "nf4":
         share = 100 * reached / model.parameters
         held = {"share": f"{share:.1f}", "rest": f"{100 - share:.1f}"}
         return Choice(value=wanted, reason=text("plan.quantization.nf4_experts", **held))
+    if wanted == "mixed":
+        packed = count_linear_parameters(model) * NF4_BYTES
+        held = {"mb": f"{packed / 1e6:,.0f}", "more_mb": f"{recipe.model.more_bits * packed / 1e6:,.0f}"}
+        return Choice(value=wanted, reason=text("plan.quantization.mixed", **held))
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 
