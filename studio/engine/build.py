@@ -12,7 +12,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.objective import Objective
 from studio.engine.objectives.reward import REWARD
 from studio.engine.rng_state import seed_all
@@ -104,7 +104,13 @@ def make_step(
     """Return how micro-batches of the loaded model are computed for `objective`."""
     pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, objective=objective, pad_id=pad_id, packing=packing)
+        return DecoderStep(
+            fast.decoder,
+            objective=objective,
+            pad_id=pad_id,
+            packing=packing,
+            shares_prompts=bool(plan.shared_prompts.value),
+        )
     model = unwrap(loaded.model)
     head = ScoreHead(model) if objective.scores else LossHead(model, objective.temperature)
     if isinstance(head, LossHead) and head.note:

@@ -29,7 +29,7 @@ OWN_EXPERTS = ("dbrx", "llama4", "llama4_text", "step3p7")
 """Families whose code multiplies with its experts itself, not through transformers' experts interface."""
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 2}
 LOSS_CHUNK_BYTES = 256 * 2**20
-"""fp32 logits of one chunk of the loss head (engine/loss.py)."""
+"""fp32 logits of one chunk of the loss head (engine/loss_head.py)."""
 NOT_ALLOCATED = ("context", "fragmentation")
 """Parts that torch.cuda.max_memory_allocated does not count."""
 

@@ -22,7 +22,7 @@ from studio.planning.memory_estimate import (
     predict_decoder,
     settle_rows,
 )
-from studio.planning.policy_search import (
+from studio.planning.policy_candidates import (
     AWAY,
     HEAD_PORTIONS,
     LEAST_CHUNK_TOKENS,
