@@ -36,7 +36,7 @@ from studio.core.memory_policy import LayerPolicy, MemoryPolicy  # noqa: E402
 from studio.core.recipe import AdapterSpec, change_recipe  # noqa: E402
 from studio.data.sequence_packing import Example  # noqa: E402
 from studio.engine.decoder_step import DecoderStep  # noqa: E402
-from studio.engine.loss import LossHead  # noqa: E402
+from studio.engine.loss_head import LossHead  # noqa: E402
 from studio.engine.objectives.sft import SFT  # noqa: E402
 from studio.engine.train_step import StockStep  # noqa: E402
 from studio.models.adapt import adapt, unwrap  # noqa: E402

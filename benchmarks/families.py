@@ -257,7 +257,7 @@ def train_plainly(folder: Path, run: Path, way: str = "rows") -> list[float]:
     from studio.core.recipe import Recipe
     from studio.data.prepare import prepare
     from studio.engine.batches import StepOrder
-    from studio.engine.optimizer import learning_rate
+    from studio.engine.learning_rate import learning_rate
     from studio.engine.rng_state import seed_all
     from tests.models.decoder.double import in_double
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from studio.core.recipe import OptimSpec
 from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
-from studio.engine.optimizer import learning_rate
+from studio.engine.learning_rate import learning_rate
 from studio.models.load import set_evaluation
 
 WARMUP_STEPS = 5

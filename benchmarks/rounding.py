@@ -21,7 +21,7 @@ from benchmarks.real_loop import Loop, load_trained, score  # noqa: E402 (the fo
 from benchmarks.real_rows import pick_rows, read_examples, write_examples  # noqa: E402
 from studio.core.recipe import OptimSpec  # noqa: E402
 from studio.engine.batches import StepOrder  # noqa: E402
-from studio.engine.optimizer import learning_rate  # noqa: E402
+from studio.engine.learning_rate import learning_rate  # noqa: E402
 from studio.models.adapt import round_stochastically  # noqa: E402
 
 RATES = {"full": 2e-5, "lora": 2e-4}

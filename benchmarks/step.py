@@ -25,7 +25,7 @@ from studio.core.recipe import OptimSpec, Recipe
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import RowSizes
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.optimizer import apply_gradients, build_optimizer
 from studio.models.adapt import adapt, cast_by_autocast, unwrap

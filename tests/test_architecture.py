@@ -35,6 +35,7 @@ BEFORE_VENV = (
     "launch.py",
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "studio" / "installer").glob("[!_]*.py"))),
     "studio/core/atomic_files.py",
+    "studio/core/lock_file.py",
 )
 HEAVY = {
     "torch",

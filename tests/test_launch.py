@@ -25,7 +25,6 @@ EARLY = (
             "app_window",
             "install",
             "install_page",
-            "lock_file",
             "pip_errors",
             "python_choice",
             "requirements",
@@ -34,6 +33,7 @@ EARLY = (
         )
     ),
     "studio/core/atomic_files.py",
+    "studio/core/lock_file.py",
 )
 CLI = '''"""What stands for the command line."""
 

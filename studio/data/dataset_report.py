@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.core.recipe import DatasetSpec
+from studio.core.temporary_folder import TemporaryFolder
 from studio.data.convert import Converted, Progress
 from studio.data.deadline import Deadline
 from studio.data.format_detection import UNSURE
@@ -51,10 +51,10 @@ def describe(
     that has no chat template where one is needed; PreparationStopped.
     """
     if cache is None:
-        with tempfile.TemporaryDirectory(prefix="studio-data-", ignore_cleanup_errors=True) as folder:
+        with TemporaryFolder("data") as folder:
             return describe(
                 spec,
-                cache=Path(folder),
+                cache=folder,
                 tokenizer=tokenizer,
                 vocabulary=vocabulary,
                 rows=rows,

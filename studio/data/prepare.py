@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from studio.core.errors import StudioError
 from studio.core.facts import DataFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import LEARNS, SAMPLING, DatasetSpec, share_held_out
+from studio.core.temporary_folder import TemporaryFolder
 from studio.data.asked_format import settle_asked
 from studio.data.convert import PreparationStopped, Progress, understand_source
 from studio.data.examples import CUT_RULE, EMPTY_RULE, JoinedExamples, join_examples
@@ -98,8 +98,8 @@ def prepare(
 
     keeps = None
     if cache is None:
-        keeps = tempfile.TemporaryDirectory(prefix="studio-data-", ignore_cleanup_errors=True)
-        cache = Path(keeps.name)
+        keeps = TemporaryFolder("data")
+        cache = keeps.path
 
     def take(part: DatasetSpec, method: str, silent: bool = False, **settings: Any) -> Gathered:
         found = gather(

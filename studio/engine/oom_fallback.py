@@ -17,7 +17,7 @@ from studio.core.memory_policy import MemoryPolicy
 from studio.models.decoder.decoder import Decoder
 from studio.models.optimize_model import Fast
 from studio.planning.memory_planner import step_down
-from studio.planning.policy_search import PINNED_SHARE
+from studio.planning.policy_candidates import PINNED_SHARE
 
 MEMORY_SHARE = 0.92
 """Share of a GPU's free memory that a run may take. Drivers of Windows and WSL2 spill into the machine's own memory

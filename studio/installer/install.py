@@ -133,9 +133,10 @@ def ensure(root, dev=False, again=False, rebuild=False):
     if os.name == "nt":
         _judge_windows(root)
     try:
-        with _load("lock_file").hold(
+        waits = load_file(Path(__file__).parents[1] / "core" / "lock_file.py").hold(
             root / ".venv-install.lock", lambda: _tell(say(root, "install.waiting"))
-        ):
+        )
+        with waits:
             if (
                 not is_ready(root, dev) or again or rebuild
             ):  # another start may have made it while this one waited

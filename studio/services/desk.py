@@ -115,11 +115,11 @@ class Desk:
     def restart(self) -> bool:
         """Ask for a new process in which the active run goes on; returns at once, False without a supervisor.
 
-        Raises StudioError while an export or a test is on, which would be lost.
+        Raises StudioError while an export, an upload or a test is on, which would not go on by itself.
         """
         if PARENT_VARIABLE not in os.environ:
             return False
-        self._refuse_loss()
+        self._refuse_unfinished()
         request_restart(self.workspace.heartbeat, self.runs.active)
         self.restarting = True
         self.runs.stop_all()
@@ -129,10 +129,10 @@ class Desk:
     def hand_over(self, port: int) -> None:
         """Let the studio inside WSL2 take this workspace and `port`, and end here.
 
-        Raises StudioError during a run, an export or a test.
+        Raises StudioError during a run, an export, an upload or a test.
         """
         self.runs.refuse_busy()
-        self._refuse_loss()
+        self._refuse_unfinished()
         self.machine.open_bridge(port)
         self.runs.stop_all()
         self._on_end()
@@ -143,8 +143,8 @@ class Desk:
         self._on_end()
 
     def working(self) -> str:
-        """Return what ends with this process: `run`, which is saved, `export` or `test`, which are lost, "" nothing."""
-        return "run" if self.runs.active else self._find_loss()
+        """Return what ends with this process: `run`, `export`, `upload`, `test` (its answers are lost), "" nothing."""
+        return "run" if self.runs.active else self._find_unfinished()
 
     def is_busy(self) -> bool:
         """Return whether the engine's thread, or that of light work, has something to do."""
@@ -172,17 +172,17 @@ class Desk:
         exporting = self.exports.job is not None and not self.exports.job.ended
         return bool(self.runs.busy()) or exporting or self.chat.busy or self.datasets.view().working
 
-    def _find_loss(self) -> str:
-        """Return what no later process goes on with: `export`, `test` or ""."""
+    def _find_unfinished(self) -> str:
+        """Return what no later process goes on with by itself: `export`, `upload`, `test` or ""."""
         if self.exports.busy or self.uploads.busy:
-            return "export"
+            return "export" if self.exports.busy else "upload"
         return "test" if self.chat.testing else ""
 
-    def _refuse_loss(self) -> None:
-        lost = self._find_loss()
-        if lost:
+    def _refuse_unfinished(self) -> None:
+        work = self._find_unfinished()
+        if work:
             raise StudioError(
-                text(f"desk.restart.{lost}"), text("desk.restart.why"), text(f"desk.restart.{lost}.fix")
+                text(f"desk.restart.{work}"), text("desk.restart.why"), text(f"desk.restart.{work}.fix")
             )
 
     def _forget(self, run: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec, Recipe, RewardSpec
+from studio.core.temporary_folder import TemporaryFolder
 from studio.data.questions import QuestionRow, read_questions
 from studio.machine.workspace import Workspace
 from studio.services.chat_service import ChatService
@@ -102,8 +101,8 @@ class RewardTrials:
         tell(text("reward.trial.scoring"), 0, 0)
         compares = any(one.needs_expected or isinstance(one, Code) for one in made)
         with (
-            tempfile.TemporaryDirectory(prefix="finetune-studio-trial-") as folder,
-            open_rewards(rewards, folder=Path(folder), seed=wish.seed) as opened,
+            TemporaryFolder("trial") as folder,
+            open_rewards(rewards, folder=folder, seed=wish.seed) as opened,
         ):
             trial = try_rewards(opened, rows, compares=compares, should_stop=should_stop)
         self.verdicts.note(rewards, wish.data, trial.refused)

@@ -13,7 +13,7 @@ from studio.core.recipe import Recipe
 from studio.data.prepare import PreparedData, prepare
 from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
-from studio.engine.optimizer import learning_rate
+from studio.engine.learning_rate import learning_rate
 
 
 def rows_a_step(recipe: Recipe) -> int:

@@ -15,7 +15,7 @@ from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine.batches import cut_rows, cut_stream
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.train_step import StockStep
 from studio.models.adapt import unwrap

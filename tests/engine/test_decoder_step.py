@@ -17,7 +17,7 @@ from studio.core.recipe import change_recipe
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine import build as assembly
 from studio.engine.decoder_step import DecoderStep, join
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.oom_fallback import climb, rungs_of
 from studio.engine.run_folder import create_run

@@ -15,7 +15,7 @@ from studio.core.events import EvalLogged, KernelFellBack, PhaseStarted, RunPlan
 from studio.core.recipe import change_recipe
 from studio.engine import build as assembly
 from studio.engine.fault_recovery import find_place, is_sticky
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.run_folder import create_run
 from studio.planning.learned_limits import Remembered
 from studio.planning.run_plan import plan as real_plan

@@ -14,7 +14,7 @@ import torch
 from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged
 from studio.core.recipe import RewardSpec, SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.objectives.filler_answers import FillerAnswers
 from studio.engine.objectives.grpo import VARIANTS
@@ -23,7 +23,7 @@ from studio.engine.rewards.reward import Scores
 from studio.engine.rollouts.advantages import find_advantages, find_equal, penalise_long
 from studio.engine.rollouts.completions_file import FILE
 from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
-from studio.engine.rollouts.rollouts import Drawing, Rollouts
+from studio.engine.rollouts.rollout_steps import Drawing, Rollouts
 from studio.engine.train_step import StockStep
 from studio.models.adapt import unwrap
 from tests.each_time import some

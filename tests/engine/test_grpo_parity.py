@@ -15,11 +15,11 @@ from studio.core.events import StepLogged
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe, RunSpec, SamplingSpec
 from studio.data.sequence_packing import Example
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.rewards.reward import Scores
 from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
-from studio.engine.rollouts.rollouts import Drawing, Rollouts
+from studio.engine.rollouts.rollout_steps import Drawing, Rollouts
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.train_step import StockStep
 from studio.engine.trainer import Trainer

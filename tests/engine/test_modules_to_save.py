@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from studio.core.events import RunPlanned, RunResumed
 from studio.core.recipe import Recipe, change_recipe
 from studio.engine.chat import Partner, Speaker
-from studio.engine.optimizer import learning_rate
+from studio.engine.learning_rate import learning_rate
 from studio.engine.run_states import RESULT
 from studio.models.catalog import inspect_model
 from studio.planning import run_plan as planning

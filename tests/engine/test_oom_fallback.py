@@ -15,7 +15,7 @@ from studio.core.events import EvalLogged, MemoryFreed, Warned
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
 from studio.engine import oom_fallback as ladder
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.oom_fallback import RUNGS, cap_memory, climb, is_out_of_memory, let_go
 from studio.engine.run_folder import create_run
 from studio.engine.train_state import TrainState

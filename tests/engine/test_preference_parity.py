@@ -22,7 +22,7 @@ from studio.core.events import StepLogged
 from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, PreferenceSpec, Recipe, RunSpec
 from studio.data.sequence_packing import Example
 from studio.engine.decoder_step import DecoderStep
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives import get_objective
 from studio.engine.reference_logprobs import add_reference
 from studio.engine.train_step import StockStep

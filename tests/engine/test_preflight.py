@@ -17,7 +17,7 @@ from studio.core.events import MemoryFreed, PhaseStarted, RunStopped, StepLogged
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
 from studio.data.sequence_packing import Example
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.preflight import PASS_SHARE, Trial, _cut
 from studio.engine.run_folder import create_run
 from tests.conftest import CHAT_TEMPLATE

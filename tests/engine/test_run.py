@@ -199,7 +199,7 @@ def test_a_failure_becomes_a_diagnosis_with_its_traceback(ran, jsonl, tmp_path):
 
 
 def test_three_steps_that_are_not_finite_end_with_a_diagnosis(ran, monkeypatch):
-    from studio.engine.loss import LossHead
+    from studio.engine.loss_head import LossHead
 
     real = LossHead.token_losses
     seen = []

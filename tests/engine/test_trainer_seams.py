@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 from studio.core.recipe import change_recipe
 from studio.data.prepare import prepare
 from studio.engine.batches import PAD_MULTIPLE
-from studio.engine.loss import LossHead
+from studio.engine.loss_head import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.rng_state import seed_all
 from studio.engine.train_step import StockStep

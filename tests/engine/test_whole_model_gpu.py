@@ -30,7 +30,7 @@ from studio.core.recipe import DatasetSpec, ModelChoice, OptimSpec, Recipe, RunS
 from studio.data.prepare import PreparedData, prepare
 from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder
-from studio.engine.optimizer import learning_rate
+from studio.engine.learning_rate import learning_rate
 from studio.engine.run_folder import create_run
 from studio.models.adapt import adapt
 from studio.models.load import quantization_config

@@ -15,7 +15,7 @@ from studio.planning.layer_flops import HEAD_SHARES, OPENING_OPERATIONS, head_wo
 from studio.planning.layer_memory import moved_bytes, peak_of_layers
 from studio.planning.memory_estimate import count_rows, predict
 from studio.planning.memory_planner import choose_policy, longest_context, step_down
-from studio.planning.policy_search import HEAD_PORTIONS, PINNED_SHARE, MemoryLoad, list_candidates
+from studio.planning.policy_candidates import HEAD_PORTIONS, PINNED_SHARE, MemoryLoad, list_candidates
 from studio.planning.run_plan import limit_memory, memory_budget, plan, plan_memory
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
 

@@ -31,7 +31,7 @@ from studio.services import runs as running_module
 from studio.services.desk import Desk
 from studio.services.export_folder import NOTE, WRITER, open_staging
 from studio.services.results import Result, find_result
-from studio.services.worker import Job
+from studio.services.worker import Job, Worker
 from tests.ui.conftest import FakeDesk, make_plan
 
 RECIPE = Recipe(name="try", model=ModelChoice(source="demo"), data=DatasetSpec(source="demo"))
@@ -408,3 +408,25 @@ def test_a_restart_waits_for_what_could_not_go_on_and_a_stopped_one_keeps_nobody
     finally:
         go_on.set()
     job.result(10)
+
+
+def test_a_restart_waits_for_an_upload(desk, monkeypatch):
+    monkeypatch.setenv(PARENT_VARIABLE, str(os.getpid()))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def send(job: Job) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    worker = Worker("upload")
+    desk.uploads.job = Job().begin(worker, send)
+    try:
+        assert begun.wait(10) and desk.working() == "upload"
+        with pytest.raises(StudioError) as refused:
+            desk.restart()
+        assert refused.value.what.id == "desk.restart.upload" and not desk.restarting
+        desk.uploads.job.stop()
+        assert desk.working() == ""
+    finally:
+        go_on.set()
+        worker.close(10)

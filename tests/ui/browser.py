@@ -69,7 +69,22 @@ class Window:
 
     def watch(self, page):
         """Collect the page's errors and every request that leaves the machine."""
-        page.on("console", lambda line: self.complaints.append(line.text) if is_error(line) else None)
+        leaving = False
+
+        def note_start(request) -> None:
+            nonlocal leaving
+            leaving |= request.is_navigation_request() and request.frame == page.main_frame
+
+        def note_end(frame) -> None:
+            nonlocal leaving
+            leaving &= frame != page.main_frame
+
+        page.on("request", note_start)
+        page.on("framenavigated", note_end)
+        page.on(
+            "console",
+            lambda line: self.complaints.append(line.text) if is_error(line, leaving) else None,
+        )
         page.on(
             "pageerror",
             # Gradio's client ends its stream when a page goes; what its abort says reaches nobody.
@@ -96,12 +111,14 @@ def describe_page(page) -> str:
         return str(error)
 
 
-def is_error(line) -> bool:
-    """Return whether a console line is an error of the page.
+def is_error(line, leaving: bool = False) -> bool:
+    """Return whether a console line is an error of the page, which is `leaving` where the next one is asked for.
 
-    The splash page answers 503 until the app is there; connections end with it, and with a page that is left.
+    The splash page answers 503 until the app is there; connections end with it, and with a page that is left: Gradio's
+    client ends its stream as soon as a page is to go, and the server forgets the page (404) while it still asks.
     """
     ends = ("503", "ERR_CONNECTION", "ERR_SOCKET_NOT_CONNECTED", "AbortError", "Connection errored out")
+    ends += ("404",) if leaving else ()
     return line.type == "error" and not any(end in line.text for end in ends)
 
 

@@ -175,8 +175,8 @@ def test_quitting_asks_while_a_run_is_on(tab, context):
     until_ended(context.desk, 2)
 
 
-@pytest.mark.parametrize("work", ["export", "test"])
-def test_quitting_asks_while_something_is_on_that_would_be_lost(tab, context, work):
+@pytest.mark.parametrize("work", ["export", "upload", "test"])
+def test_quitting_asks_while_something_is_on_that_would_stop(tab, context, work):
     context.desk.other = work
     assert context.say(f"ui.preferences.quit.{work}") in say(tab, "restarted"), "said before it is asked"
     asked = say(tab, "quit")

@@ -161,7 +161,8 @@ def make_machine(prefix: Path, base: Path, name: str) -> Machine:
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     (checkout / "studio" / "core").mkdir()
-    shutil.copy(ROOT / "studio" / "core" / "atomic_files.py", checkout / "studio" / "core")
+    for name in ("atomic_files.py", "lock_file.py"):
+        shutil.copy(ROOT / "studio" / "core" / name, checkout / "studio" / "core")
     for package in ("studio", "studio/core"):
         (checkout / package / "__init__.py").write_text('"""A package."""\n', encoding="utf-8")
     shutil.copytree(ROOT / "assets" / "locales", checkout / "assets" / "locales")

@@ -55,6 +55,10 @@ ALLOWED = {
     "studio/core/heartbeat.py": {
         "os.replace": "a beat that a reader holds is left out: the next one comes soon"
     },
+    "studio/core/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},
+    "studio/core/temporary_folder.py": {
+        "os.getuid": "by os.name; a temporary folder of Windows is one account's"
+    },
     "studio/data/cache.py": {"os.replace": "a folder that somebody reads stays where it is"},
     "studio/engine/guarded_code/confine.py": {"resource": "by sys.platform; on Windows a job object"},
     "studio/engine/guarded_code/pool.py": dict.fromkeys(
@@ -63,7 +67,6 @@ ALLOWED = {
     "studio/data/template_sandbox.py": {"resource": "by os.name; on Windows the parent looks"},
     "studio/installer/app_window.py": {"os.geteuid": "behind the branches of Windows and macOS"},
     "studio/machine/open_files.py": {"resource": "by os.name; Windows has no such limit"},
-    "studio/installer/lock_file.py": {"fcntl": "beside msvcrt, by os.name"},
     "studio/machine/peer_credentials.py": {
         "os.getuid": "by os.name; Linux alone tells whose a connection is"
     },

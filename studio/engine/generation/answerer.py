@@ -15,7 +15,7 @@ from studio.engine.generation.end_test import EndTest
 from studio.engine.generation.generator import SLOTS, Generator
 from studio.engine.generation.request import Completion, Request
 from studio.engine.generation.slot_steps import NEEDED
-from studio.engine.generation.stock import answer_by_stock
+from studio.engine.generation.transformers_generate import answer_by_generate
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.stop_tokens import Ends
 from studio.models.decoder.attention_choice import read_capability
@@ -162,7 +162,7 @@ class Answerer:
                     going = [one for one in going if one.reason is None]
                 if others and not going:
                     given = {"end_ids": self.end_ids, "pad_id": self.pad_id, "rows": slots}
-                    answer_by_stock(self.model, others, self.ends, **given, **told)
+                    answer_by_generate(self.model, others, self.ends, **given, **told)
                 elif others:
                     going += others
                 if not going and arrivals is not None:

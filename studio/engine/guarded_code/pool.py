@@ -13,11 +13,9 @@ import json
 import os
 import queue
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from studio.core.json_file import parse_json
+from studio.core.temporary_folder import TemporaryFolder
 from studio.engine.guarded_code.confine import clean_environment
 from studio.engine.guarded_code.job_object import JobObject
 from studio.machine.probes.probe_context import PROGRAM
@@ -143,7 +142,7 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._job: JobObject | None = None
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._folder = ""
+        self._folder: TemporaryFolder | None = None
         self._mark = ""
         self.said = ""
 
@@ -151,8 +150,8 @@ class _Child:
         """Start the process and load the code, unless it stands; return what went wrong."""
         if self._process is not None:
             return None
-        self._folder, self._mark = tempfile.mkdtemp(prefix="finetune-studio-reward-"), secrets.token_hex(8)
-        environment = clean_environment(self._folder, self._seed)
+        self._folder, self._mark = TemporaryFolder("reward"), secrets.token_hex(8)
+        environment = clean_environment(str(self._folder.path), self._seed)
         environment |= {"PYTHONPATH": str(PROGRAM), MARKER: self._mark}
         windows = {"creationflags": getattr(subprocess, "CREATE_NO_WINDOW", 0)}
         self._process = subprocess.Popen(
@@ -160,7 +159,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=self._folder,
+            cwd=self._folder.path,
             env=environment,
             **(windows if sys.platform == "win32" else {"start_new_session": True}),
         )
@@ -210,7 +209,7 @@ class _Child:
         _kill_tree(process, self._mark if self._limits.processes else "")
         with contextlib.suppress(OSError):  # what was to be written to a dead one
             process.stdin.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def _ask(self, wish: Mapping[str, Any], limit_s: float, more_s: float = 0.0) -> dict[str, Any] | Failed:
         process = self._process

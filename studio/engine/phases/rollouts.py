@@ -22,7 +22,7 @@ from studio.engine.rollouts.alarms import DRAWN, RolloutAlarms
 from studio.engine.rollouts.completions_file import CompletionsFile
 from studio.engine.rollouts.drawing import Drawer
 from studio.engine.rollouts.rollout import AnswerGroup
-from studio.engine.rollouts.rollouts import Rollouts
+from studio.engine.rollouts.rollout_steps import Rollouts
 from studio.engine.rollouts.start_weights import StartWeights
 from studio.engine.run_context import Run
 from studio.engine.trainer import Trainer

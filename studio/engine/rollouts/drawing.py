@@ -32,7 +32,7 @@ from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.rollouts.advantages import SAME, spread_of
 from studio.engine.rollouts.alarms import DRAWN
 from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
-from studio.engine.rollouts.rollouts import Drawing
+from studio.engine.rollouts.rollout_steps import Drawing
 from studio.engine.stop_tokens import find_ends
 from studio.engine.trainer import StepAbandoned, Trainer
 from studio.models.adapt import evaluation_mode

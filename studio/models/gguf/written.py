@@ -8,12 +8,12 @@ folder's, the file is refused.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from studio.core.temporary_folder import TemporaryFolder
 from studio.models.gguf.config_keys import scale_longrope
 from studio.models.gguf.decode import decode
 from studio.models.gguf.families import build_config
@@ -136,8 +136,8 @@ def _compare_tokens(plan: FilePlan, header: Any, file: str) -> None:
     """Read texts by the file's tokenizer and by the folder's."""
     from transformers import AutoTokenizer
 
-    with tempfile.TemporaryDirectory(prefix="studio-gguf-") as folder:
-        write_tokenizer(header, Path(folder), plan.config["max_position_embeddings"])
+    with TemporaryFolder("gguf") as folder:
+        write_tokenizer(header, folder, plan.config["max_position_embeddings"])
         ours = AutoTokenizer.from_pretrained(folder)
         theirs = AutoTokenizer.from_pretrained(plan.folder)
         specials = [one for one in theirs.all_special_tokens if one]

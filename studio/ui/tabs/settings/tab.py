@@ -139,7 +139,7 @@ class SettingsTab:
         return self._quit(do)
 
     def _quit(self, do: str) -> str:
-        """Ask first while a run, an export or a test is on; the answer to that, or a wish without, ends the studio."""
+        """Ask first while something is on that ends with it; the answer to that, or a wish without, ends the studio."""
         desk = self.context.desk
         if do == "quit" and desk.working():
             return self.draw(quitting=True)

@@ -1,6 +1,7 @@
-"""One lock between two starts of the studio, before any package is there that could hold one.
+"""A lock on an open file that the system lets go of however its process ends.
 
-Standard library only, imports nothing of studio, parses and runs on Python 3.8.
+Standard library only, imports nothing of studio, parses and runs on Python 3.8: two starts of the studio lock each
+other out before any package is there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def hold(path, tell_waiting):
     """Hold the lock file `path`; while another process has it, call `tell_waiting` once and wait for it."""
     with path.open("a+b") as file:
         waiting = False
-        while not _try_lock(file):
+        while not try_lock(file):
             if not waiting:
                 tell_waiting()
             waiting = True
@@ -23,7 +24,8 @@ def hold(path, tell_waiting):
         yield
 
 
-def _try_lock(file):
+def try_lock(file):
+    """Lock an open file, until it is closed; return whether no other process has it."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -60,7 +60,7 @@ class _Watched(LogitsProcessor):
         return scores
 
 
-def answer_by_stock(
+def answer_by_generate(
     model: nn.Module,
     completions: Sequence[Completion],
     ends: Callable[[Sequence[int]], bool],

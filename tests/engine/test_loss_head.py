@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, PaliGemmaForConditionalGeneration
 
-from studio.engine import loss as loss_file
+from studio.engine import loss_head as loss_file
 from studio.engine.batches import Batch
-from studio.engine.loss import LossHead, mark_answers
+from studio.engine.loss_head import LossHead, mark_answers
 from tests.models.decoder.models import make_model
 
 
