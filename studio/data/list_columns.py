@@ -155,7 +155,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picked:
+class PickedPair:
     """Lists of two answers and the number of the better one: a column each."""
 
     column: str
@@ -185,7 +185,7 @@ class Picked:
             yield row
 
 
-def find_picked(columns: Sequence[str], rows: Sequence[Values]) -> Picked | None:
+def find_picked(columns: Sequence[str], rows: Sequence[Values]) -> PickedPair | None:
     """Return the list of two answers and the column that picks the better one; None where there are none.
 
     What is called choices or options belongs to a question, and its number is the answer.
@@ -198,7 +198,7 @@ def find_picked(columns: Sequence[str], rows: Sequence[Values]) -> Picked | None
             numbers = {row.get(other) for row in rows if type(row.get(other)) in (int, type(None))} - {None}
             told = {*part_name(other)} & BETTER_WORDS and len(numbers) == 2 and numbers in ({0, 1}, {1, 2})
             if told and all(type(row.get(other)) in (int, type(None)) for row in rows):
-                return Picked(column=name, choice=other, first=min(numbers))
+                return PickedPair(column=name, choice=other, first=min(numbers))
     return None
 
 

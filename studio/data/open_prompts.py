@@ -11,14 +11,12 @@ from studio.data.formats.cells import Values, is_blank, shorten
 from studio.data.formats.column_names import simplify
 from studio.data.row import Row
 from studio.data.transcript_styles import ENDS, STYLES, Style
-from studio.data.transcripts import name_role, part_transcript
+from studio.data.transcripts import LOOKED_AT, SHARE, name_role, part_transcript
 
 MARKED = ("chatml", "headers", "turns", "bars", "inst")
 """Styles whose marks stand for nothing else than a turn."""
 SPOKEN = frozenset(("human", "user", "assistant", "ai", "bot", "system"))
 """Words before a colon that name a side of a talk with a model, and no field of a form."""
-LOOKED_AT, SHARE = 50, 0.8
-"""Of so many cells this share are such prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

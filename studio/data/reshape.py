@@ -31,7 +31,7 @@ from studio.data.formats.placeholders import is_placeholder
 from studio.data.list_columns import (
     Labelled,
     Languages,
-    Picked,
+    PickedPair,
     Ranked,
     Rated,
     Spread,
@@ -202,7 +202,7 @@ class Threads:
 
 
 Reshape = (
-    Lift | Annotated | Spread | Rated | Ranked | Labelled | Picked | Languages | Nested | Talks | Headed | Threads
+    Lift | Annotated | Spread | Rated | Ranked | Labelled | PickedPair | Languages | Nested | Talks | Headed | Threads
     | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")

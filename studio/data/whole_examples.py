@@ -143,7 +143,7 @@ def find_halves(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str,
 
 
 def find_corrected(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str, str] | None:
-    """Return the only two texts of a table without a header that say almost the same: before a correction, and after."""
+    """Return the two texts of a table without a header that say almost the same: before a correction, and after."""
     texts = [
         one.name
         for one in columns
