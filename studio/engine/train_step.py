@@ -13,7 +13,7 @@ import torch
 from studio_kernels.adamw import Steps
 from torch import Tensor
 
-from studio.data.sequence_packing import Example
+from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import (
     PAD_MULTIPLE,
     Batch,
@@ -55,10 +55,16 @@ class Step(Protocol):
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """Hear how large the rows of the run's `steps` will be, or of the first of them."""
 
+    def find_longest(self, examples: Sequence[Example]) -> int:
+        """Return of how many tokens the longest row is that it computes for one of `examples`."""
+
+    def order(self, examples: Sequence[Example]) -> list[int]:
+        """Return in which order `examples`, by their numbers, are best computed a few at a time."""
+
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """Return the rows of an optimizer step (the longest first) as its micro-steps.
 
-        None of them needs more memory than `most_rows` rows of `longest_tokens`.
+        None of them needs more memory than `most_rows` rows of which `longest_tokens` are computed.
         """
 
     def clear(self) -> None:
@@ -75,6 +81,11 @@ class Step(Protocol):
 
     def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """Return (N,) fp32, of each token that counts in its order; to be called like evaluate()."""
+
+
+def sort_places(examples: Sequence[Example]) -> list[int]:
+    """Return the numbers of `examples`, the longest first: they pad least, and memory that is short shows at once."""
+    return sorted(range(len(examples)), key=lambda i: -len(examples[i].token_ids))
 
 
 def sum_terms(terms: Terms, objective: Objective, count: float = 1.0) -> Tensor:
@@ -128,6 +139,14 @@ class StockStep:
 
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """See Step."""
+
+    def find_longest(self, examples: Sequence[Example]) -> int:
+        """See Step."""
+        return int(measure_lengths(examples).max(initial=1))
+
+    def order(self, examples: Sequence[Example]) -> list[int]:
+        """See Step."""
+        return sort_places(examples)
 
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """See Step."""

@@ -46,7 +46,9 @@ SECRETS = (
     # A capital or a digit tells a token from a name such as hf_transfer.
     (re.compile(r"\b(?:hf|api_org)_(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,}"), SECRET),
     (re.compile(r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{8,}"), SECRET),
-    (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abp])[_-][A-Za-z0-9_-]{8,}"), SECRET),
+    (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abeoprs])[_-][A-Za-z0-9_-]{8,}"), SECRET),
+    # Google, NVIDIA, Groq, xAI, Together, Replicate, PyPI: where models, judges and packages come from.
+    (re.compile(r"\b(?:AIza|ya29\.|nvapi-|gsk_|xai-|tgp_v1_|r8_|pypi-)[A-Za-z0-9_-]{20,}"), SECRET),
     (re.compile(r"\bms-[0-9a-f]{8}-[0-9a-f-]{20,}"), SECRET),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), SECRET),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"), SECRET),

@@ -15,7 +15,7 @@ from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import LEARNS, Recipe
+from studio.core.recipe import FOUR_BITS, LEARNS, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
     INPUT_GROUPS,
@@ -92,6 +92,8 @@ class DecoderShape:
     """Whether their gradients are wanted."""
     lent: int = 0
     """Columns of all keys and values that layers make for others, and hold as long as a step takes."""
+    written_out: int = 0
+    """Rows of attention for each of the stream at most, where answers share their prompt in it; 0: the same rows."""
     beside: Beside = Beside()
     """What is trained beside the adapters; `trained_parameters` counts it, too."""
 
@@ -137,7 +139,7 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.rope")
     if others := list_others(spec):
         return text("plan.stock.modules", names=", ".join(others))
-    if stored not in ("none", "nf4"):
+    if stored not in ("none", *FOUR_BITS):
         return text("plan.stock.quantization", value=stored)
     strange = _find_strange(model)
     if strange and not (spec.method == "lora" and not spec.dropout and list_mixers(model)):
@@ -178,6 +180,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         input_width=groups[INPUT_GROUPS[0]].outputs if INPUT_GROUPS[0] in groups else 0,
         hears_inputs=INPUT_GROUPS[0] in groups and is_target(INPUT_PROJECTION, spec.target_modules),
         lent=_count_lent(model),
+        written_out=count_sequences(recipe) if plan.shared_prompts.value else 0,
         head_dim=max([model.head_dim, *(kind.head_dim for kind in list_kinds(model))]),
         attentions=_shape_attentions(model, foreign),
         groups=groups,

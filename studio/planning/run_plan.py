@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
+from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.memory_policy import Calibration
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import Recipe
+from studio.core.row_lengths import RowLengths
 from studio.machine import versions
 from studio.machine.card_abilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
@@ -19,14 +20,11 @@ from studio.planning.backend_choice import (
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import count_sequences, find_asked_ops, read_decoder, trains_magnitudes
-from studio.planning.memory_estimate import (
-    count_linear_parameters,
-    count_quantized,
-    estimate_calibration,
-    predict,
-)
+from studio.planning.decoder_shape import find_asked_ops, read_decoder, trains_magnitudes
+from studio.planning.memory_estimate import estimate_calibration, predict
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
+from studio.planning.quantization_choice import choose_quantization
+from studio.planning.shared_prompts import choose_shared_prompts, limit_length, share_lengths
 from studio.planning.slow_paths import find_slower
 from studio.planning.suggestions import make_offers
 
@@ -44,9 +42,7 @@ def plan(
 
     `rows`: how long they are, where the data has been read; else all count as long as the recipe lets them be.
     """
-    if rows is not None:
-        most = -(-rows.longest_tokens // count_sequences(recipe))
-        recipe = change_recipe(recipe, {"data.max_length": min(most, recipe.data.max_length)})
+    recipe = limit_length(recipe, rows)
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
@@ -56,20 +52,27 @@ def plan(
         device=device,
         dtype=_choose_dtype(recipe.model.precision, machine, gpu),
         attention=_choose_attention(recipe.model.attention, model, backend, gpu),
-        quantization=_choose_quantization(machine, recipe, model, backend, gpu),
+        quantization=choose_quantization(recipe, model, backend, gpu, bitsandbytes_reason(machine)),
         optimizer=optimizer,
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
         kernels={op: choose_kernel(op, machine, backend, gpu, recipe.run.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         rope=choose_rope(recipe, model),
+        more_bits=recipe.model.more_bits,
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
     for op in find_asked_ops(recipe, model, fp8=fp8.value):
         fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
         draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
-    done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
+    draft = dataclasses.replace(draft, fp8=fp8)
+    shape = read_decoder(draft, model, recipe) if decoder_pays(gpu) else None
+    shared = choose_shared_prompts(draft, model, recipe, shape, rows)
+    draft = dataclasses.replace(draft, shared_prompts=shared)
+    rows = share_lengths(draft, rows)
+    recipe = limit_length(recipe, rows)
+    done = plan_memory(draft, machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)
 
@@ -243,36 +246,6 @@ def _choose_attention(wanted: str, model: ModelFacts, backend: Backend, gpu: Gpu
         form = backend.attention.removeprefix("sdpa_")
         return Choice(value="sdpa", reason=text(f"plan.attention.{form}", gpu=gpu.name))
     return Choice(value="sdpa", reason=text("plan.attention.sdpa"))
-
-
-def _choose_quantization(
-    machine: MachineFacts, recipe: Recipe, model: ModelFacts, backend: Backend, gpu: Gpu | None
-) -> Choice:
-    wanted, broken = recipe.model.quantization, bitsandbytes_reason(machine)
-    if model.quantization != "none":
-        return Choice(
-            value=model.quantization, reason=text("plan.quantization.stored", value=model.quantization)
-        )
-    if wanted == "none":
-        return Choice(value="none", reason=text("plan.quantization.none"))
-    if recipe.adapter.method == "full":
-        return Choice(value="none", reason=text("plan.quantization.full"))
-    if broken:
-        return Choice(
-            value="none", reason=text("plan.quantization.broken", value=wanted, reason=literal(broken))
-        )
-    # On a processor it only saves memory, so it is done where it is asked for though no row proposes it.
-    old = gpu is not None and gpu.vendor == "nvidia" and gpu.capability < versions.gate("int8")
-    if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
-        return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
-    reached = count_quantized(wanted, model)
-    if model.expert_parameters and reached == count_linear_parameters(model):
-        return Choice(value=wanted, reason=text("plan.quantization.experts", value=wanted))
-    if model.expert_parameters:
-        share = 100 * reached / model.parameters
-        held = {"share": f"{share:.1f}", "rest": f"{100 - share:.1f}"}
-        return Choice(value=wanted, reason=text("plan.quantization.nf4_experts", **held))
-    return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 
 def _choose_fp8(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu | None) -> Choice:

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from studio.machine.failures import weigh_text
-from studio.machine.failures.error_text import Reading, package_of
+from studio.machine.failures.code_places import package_of
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.signature import Signature, alternatives, needed_words
 from tests.each_time import every
 

@@ -13,7 +13,7 @@ from studio.machine.failures import CATALOGUE, code_of, diagnose, weigh_text
 from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.signature import Signature, plain_part
 from tests.each_time import every
-from tests.machine.recorded_texts import failures, read_texts
+from tests.machine.recorded_texts import FOLDER, failures, read_texts
 
 TEXTS = failures()
 IDS = [f"{id}-{number}" for number, (id, _) in enumerate(TEXTS)]
@@ -62,6 +62,13 @@ def test_there_are_texts_enough_and_some_for_every_signature():
         text for _, text in TEXTS if re.search(r"[\u4e00-\u9fff]|ä|ö|ü|Das |Der |Zugriff|Eine ", text)
     ]
     assert len(translated) >= 25
+
+
+def test_the_readme_counts_texts_and_machines_as_they_are():
+    texts = sum(len(read_texts(path.stem)) for path in FOLDER.glob("*.txt"))
+    machines = len(list((FOLDER.parent / "machines").glob("*.json")))
+    readme = (FOLDER.parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"{machines} recorded or made-up machines and {texts} error texts" in readme
 
 
 @pytest.mark.parametrize(("code", "text"), read_texts("harmless"))

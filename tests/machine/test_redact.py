@@ -38,6 +38,11 @@ def nobody(monkeypatch):
         ("HF_TOKEN=hf_abcdefghijkl rest", "HF_TOKEN=<secret> rest"),
         ("token hf_AbCdEfGhIjKl was refused", "token <secret> was refused"),
         ("key sk-proj-abcdefgh12345678", "key <secret>"),
+        # Put together here, so that nobody's scanner takes them for real ones.
+        ("x " + "AIza" + "SyA1b2C3d4" * 3 + "z", "x <secret>"),
+        ("judge: " + "gsk_" + "a1B2c3D4e5" * 3 + " refused", "judge: <secret> refused"),
+        ("nvapi" + "-" + "a1B2c3D4e5" * 3, "<secret>"),
+        ("upload with " + "xoxe" + "-1-abcdefgh1234", "upload with <secret>"),
         ('{"api_key": "abc"}', '{"api_key": "<secret>"}'),
         ("written by jane.doe@example.com", "written by <email>"),
     ],
@@ -58,6 +63,7 @@ def test_what_goes(text, redacted):
         "[WinError 1114] A dynamic link library (DLL) initialization routine failed",
         "https://mirror.example:8443/simple/",
         "/usr/lib/wsl/lib/libcuda.so.1",
+        "pip download pypi-attestations r8_short xai-sdk",
         "libbitsandbytes_cuda130.so sm_120 gfx1100 581.29",
     ],
 )

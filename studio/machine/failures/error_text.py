@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from studio.machine.failures.package_names import LIBRARIES
+from studio.machine.failures.code_places import package_of
 
 FINAL, DIRECT_CAUSE, EARLIER, TOLD, ASIDE, NOTHING = 1.0, 0.95, 0.6, 0.8, 0.6, 0.0
 """What a line weighs: of the last exception; of what it was raised from; of one that went by before; a program's own
@@ -18,6 +17,7 @@ WRAPPED = 0.65
 ONE_LINE = 240
 """What is longer is a whole text whose line ends were lost, not the head of a traceback."""
 MESSAGE_LINES = 40
+FEW_WORDS = 3
 CONTINUED = 0.98
 """A later line of a message, which may be the log's next one: what the first line says comes before it."""
 LEAD = re.compile(
@@ -28,7 +28,7 @@ LEAD = re.compile(
 NAME = (
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Interrupt|SystemExit|"
     r"OutOfResources|Failed|Timeout|"
-    r"NotFound|Disconnected|IsEnabled|TritonMissing)"
+    r"NotFound|Disconnected|IsEnabled|TritonMissing|ArrowInvalid)"
 )
 RAISED = re.compile(rf"^(?:\S[^\n:(]{{0,60}}?[\s\]>:-])??(?P<name>{NAME})(?::[ \t]|:?[ \t]*$)")
 ODDLY_NAMED = re.compile(
@@ -77,20 +77,6 @@ WARNED = re.compile(
 )
 """A line that the program itself calls a warning: it went on. What pip says of its retries is why it ended."""
 LINK = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
-PLACE = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<package>\w+)")
-CHECKOUT = re.compile(r"[\\/](?:src[\\/]|(?P<same>\w+)[\\/](?=(?P=same)[\\/]))(?P<package>\w+)[\\/]")
-"""As in /w/xformers/xformers/ops and /w/LLaMA-Factory/src/llamafactory/train."""
-MODEL_CODE = "transformers_modules"
-STANDARD = re.compile(
-    r"[\\/](?:lib[\\/])?[Pp]ython(?:3[\d.]*)?[\\/](?:lib[\\/])?[\w\\/]+\.py$|<frozen|^<string>", re.IGNORECASE
-)
-LIBRARY_FOLDER = re.compile(r"[\\/][Ll]ib[\\/](?P<module>\w+)(?:[\\/]\w+)*\.py$")
-"""Where Windows keeps Python's own modules."""
-SHORT_PATHS = re.compile(
-    r"^(?:\.{2,3}|~|\u2026)?/?(?P<package>transformers|torch|trl|peft|datasets|accelerate|bitsandbytes|gradio|"
-    r"gradio_client|triton|unsloth|"
-    r"unsloth_zoo|huggingface_hub|deepspeed|vllm|axolotl|llamafactory)[\\/]"
-)
 WRAPPERS = re.compile(
     r"ChildFailedError|CalledProcessError|DatasetGenerationError|BackendCompilerFailed|RemoteTraceback|"
     r"(?:Failed to import [\w.]+ because of the following error)|ProcessRaisedException|"
@@ -176,6 +162,12 @@ class Raised:
         if lost and HANDED_OVER.search(self.frames[-1].path):
             return True
         return self.ignored or self.found_there or WRAPPERS.search(f"{self.type}: {self.message}") is not None
+
+    @property
+    def on_purpose(self) -> bool:
+        """Whether a line of Python raised it with words of its own, which are then meant for a person."""
+        raising = self.source.lstrip("-> 0123456789").startswith("raise ")
+        return raising and len(self.message.split()) >= FEW_WORDS
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -348,24 +340,6 @@ def _frame_of(line: str) -> Frame | None:
         return None
     path = found["path"]
     return Frame(path, found["function"] or "", package_of(path))
-
-
-def package_of(path: str) -> str:
-    """Return the package that owns the file `path`; "" for a program's own, "python" for Python's."""
-    if MODEL_CODE in path:
-        return MODEL_CODE
-    place = PLACE.search(path) or SHORT_PATHS.match(path) or _checkout(path)
-    if place:
-        return place["package"]
-    inside = LIBRARY_FOLDER.search(path)
-    standard = STANDARD.search(path) or (inside and inside["module"] in sys.stdlib_module_names)
-    return "python" if standard else ""
-
-
-def _checkout(path: str) -> re.Match[str] | None:
-    """Return where a package's own source folder stands in `path`, of one that was installed from there."""
-    found = CHECKOUT.search(path)
-    return found if found and found["package"] in LIBRARIES else None
 
 
 def _extend(raised: Raised, line: str) -> Raised:

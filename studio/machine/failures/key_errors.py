@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 
 from studio.machine.failures.causes.gguf_conversion import in_converter
-from studio.machine.failures.error_text import MODEL_CODE, Raised, Reading
+from studio.machine.failures.code_places import MODEL_CODE
+from studio.machine.failures.error_text import Raised, Reading
 from studio.machine.failures.package_names import LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio, read_config, read_import, values_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.error_text import MODEL_CODE, Reading
+from studio.machine.failures.code_places import MODEL_CODE
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.package_names import OWN_MODULES, owner_of, pip_name
 from studio.machine.failures.traceback_calls import CALL, in_studio, read_argument
 
@@ -50,7 +51,7 @@ def read_inside(reading: Reading) -> Mapping[str, str] | None:
     """An exception that a package's own code did not mean to raise."""
     raised = reading.last
     package, caller = breaking_package(reading)
-    if raised is None or not package or raised.type not in BREAKS:
+    if raised is None or not package or raised.type not in BREAKS or raised.on_purpose:
         return None
     says = raised.message.partition("\n")[0] or raised.source
     return {"package": package, "caller": caller, "says": f"{raised.type}: {says}"[:LONGEST]}

@@ -14,7 +14,8 @@ from studio.machine.failures.causes.incomplete_packages import (
     read_lazy,
     read_mixed,
 )
-from studio.machine.failures.error_text import MODEL_CODE, PLACE, STANDARD, Raised, Reading
+from studio.machine.failures.code_places import MODEL_CODE, PLACE, STANDARD
+from studio.machine.failures.error_text import Raised, Reading
 from studio.machine.failures.package_names import (
     KNOWN,
     LIBRARIES,

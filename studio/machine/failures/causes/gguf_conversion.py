@@ -67,6 +67,22 @@ def _read_converter(reading: Reading) -> Mapping[str, str] | None:
 
 FAILURES = (
     Failure(
+        "gguf_unwritten",
+        said(
+            r"basic_ios::clear: iostream error",
+            r"(?:llama_model_quantize|quantize)[^\n]{0,80}failed to (?:open|create)[^\n]{0,200}",
+        ),
+        (Remedy("check_path"), Remedy("free_disk")),
+        code="F40",
+        strength=0.9,
+    ),
+    Failure(
+        "imatrix_form",
+        said(r"load_imatrix: (?:failed|no|invalid)[^\n]{0,200}", r"collect_imatrix: failed[^\n]{0,200}"),
+        (Remedy("imatrix_anew"),),
+        code="F41",
+    ),
+    Failure(
         "gguf_tokenizer",
         said(
             r"BPE pre-tokenizer was not recognized",

@@ -61,10 +61,23 @@ FAILURES = (
         doubt=Doubt("git_login", "ssh_greets", asked=True),
     ),
     Failure(
+        "nothing_to_commit",
+        said(r"nothing to commit, working tree clean", r"nothing added to commit"),
+        (Remedy("upload_without_git"),),
+        code="N60",
+        strength=0.9,
+    ),
+    Failure(
+        "push_races",
+        said(r"cannot lock ref '(?P<name>refs/[^'\n]+)'", r"\[remote rejected\][^\n]*failed to update ref"),
+        (Remedy("one_upload"), Remedy("pull_first")),
+        code="N61",
+    ),
+    Failure(
         "push_failed",
         said(
             r"Your push was rejected because it contains files larger",
-            r"error: failed to push some refs to '[^'\n]*(?:huggingface|hf-mirror|modelscope)",
+            r"error: failed to push some refs to ",
         ),
         (Remedy("upload_without_git"), Remedy("pull_first")),
         code="N39",

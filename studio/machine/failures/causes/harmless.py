@@ -69,7 +69,7 @@ FAILURES = (
     Failure(
         "harmless_retry",
         said(
-            r"Retrying in [\d.]+ ?s",
+            r"^(?![^\n]*[Ss]erver (?:is )?not )[^\n]*Retrying in [\d.]+ ?s",
             r"thrown while requesting (?:HEAD|GET) ",
             r"Trying to resume download",
         ),

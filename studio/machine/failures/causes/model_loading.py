@@ -139,7 +139,8 @@ FAILURES = (
             r"(?:Processor|[Ii]mage ?[Pp]rocessor|[Ff]eature extractor) was not found",
             r"not (?:seem to be )?a vision-language model",
             r"is only for (?:image|vision|multi-?modal) models",
-            r"\b\w+TokenizerFast'?(?: object)? has no attribute '?(?:tokenizer|image_processor|feature_extractor)\b",
+            r"\b\w+TokenizerFast'?(?: object)? has no attribute '?(?:tokenizer|image_processor|"
+            r"feature_extractor)\b",
         ),
         (Remedy("whole_processor"), Remedy("leave_pictures")),
         code="D114",
@@ -167,7 +168,8 @@ FAILURES = (
         # Only the number of tokens differs: the vocabulary of one of them has grown.
         "tokens_added",
         said(
-            r"size mismatch for [\w.]*(?:embed_tokens|lm_head|wte|word_embeddings|embed_in|embed_out|shared)[\w.]*: "
+            r"size mismatch for [\w.]*(?:embed_tokens|lm_head|wte|word_embeddings|embed_in|embed_out|"
+            r"shared)[\w.]*: "
             r"copying a param with shape torch\.Size\(\[\d{4,}(?P<rest>(?:, \d+)?)\]\) from checkpoint, "
             r"the shape in current model is torch\.Size\(\[\d{4,}(?P=rest)\]\)",
             r"loading state_dict for (?:Embedding|ParallelLMHead|VocabParallelEmbedding):\s+size mismatch",
@@ -182,7 +184,8 @@ FAILURES = (
         "head_classes",
         said(
             r"size mismatch for (?P<layer>[\w.]*\b(?:score|classifier|class_head|qa_outputs|v_head)\b[\w.]*): "
-            r"copying a param with shape torch\.Size\(\[(?P<has>\d{1,4})\b[^\n]{0,60}from checkpoint, the shape in\s+"
+            r"copying a param with shape torch\.Size\(\[(?P<has>\d{1,4})\b[^\n]{0,60}from checkpoint, the "
+            r"shape in\s+"
             r"current model is torch\.Size\(\[(?!(?P=has)\b)(?P<wants>\d{1,4})\b",
         ),
         (Remedy("same_classes", needs=("has",)), Remedy("matching_adapter")),
@@ -226,7 +229,8 @@ FAILURES = (
     Failure(
         "shape_mismatch",
         said(
-            r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) from)\b(?!\.)"
+            r"size mismatch for (?P<layer>[\w.]+)(?!: copying a param with shape torch\.Size\(\[0\]\) "
+            r"from)\b(?!\.)"
         ),
         (Remedy("matching_adapter"), FETCH_AGAIN),
         code="D53",
@@ -246,7 +250,8 @@ FAILURES = (
         "weights_names",
         said(
             r"(?:Missing|Unexpected) key\(s\) in state_dict|Missing key in checkpoint state_dict",
-            r"(?:[Ff]ound|with|[Ll]oad) (?:state dict with )?(?:missing|unexpected) (?:adapter )?(?:keys|weights)"
+            r"(?:[Ff]ound|with|[Ll]oad) (?:state dict with )?(?:missing|unexpected) (?:adapter )?(?:keys|"
+            r"weights)"
             r"[^\n]{0,60}: ?[\[{]['\"]",
             r"[Ww]eights? (?:is|are|was|were) not (?:initiali[sz]ed|loaded|found)(?: from (?:the )?checkpoint)?"
             r": ?[\[{]['\"]",
@@ -275,6 +280,9 @@ FAILURES = (
         said(
             r"AddedVocabulary bad split",
             r"data did not match any variant of untagged enum",
+            # What Rust's reader of JSON says of a form that it does not know.
+            r"Exception: (?:invalid type: |unknown (?:variant|field) |missing field )[^\n]{1,200} at line "
+            r"\d+ column \d+",
             r"Unsupported (?:tokenizer|serialization) version",
             r"got multiple values for keyword argument 'add_prefix_space'",
         ),
@@ -300,7 +308,8 @@ FAILURES = (
         "tokenizer_class",
         said(
             r"Tokenizer class \S+ does not exist or is not currently imported",
-            r"tokenization_auto\.py[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*'NoneType' object has no attribute '__name__'",
+            r"tokenization_auto\.py[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*'NoneType' object has no attribute "
+            r"'__name__'",
         ),
         (Remedy("upgrade_transformers"), Remedy("check_tokenizer_class")),
         code="D59",
@@ -323,7 +332,8 @@ FAILURES = (
             r"Please specify `target_modules`",
             r"No `?target_modules`? passed",
             r"Target modules (?:\[\]|set\(\)|\{\}|''|\"\") not found",
-            r"`?target_modules`?[^\n]{0,60}(?:is empty|must not be empty|cannot be empty|No modules were targeted)",
+            r"`?target_modules`?[^\n]{0,60}(?:is empty|must not be empty|cannot be empty|No modules were "
+            r"targeted)",
         ),
         (Remedy("name_targets"), Remedy("all_linear", {"adapter.target_modules": "all-linear"})),
         code="D74",

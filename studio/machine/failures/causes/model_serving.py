@@ -20,6 +20,13 @@ def _read_served_adapter(reading: Reading) -> Mapping[str, str] | None:
 
 FAILURES = (
     Failure(
+        "server_awaited",
+        said(r"[Ss]erver (?:is )?not (?:up|ready|running|reachable|available)(?: yet)?\b[^\n]{0,200}"),
+        (Remedy("start_server"), Remedy("server_address")),
+        code="N62",
+        strength=0.9,
+    ),
+    Failure(
         # Another process, whose own words stand in its own log.
         "server_failed",
         said(

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from studio.machine.failures.causes.plain_messages import read_message
-from studio.machine.failures.error_text import MODEL_CODE, Reading
+from studio.core.i18n import text
+from studio.machine.failures.code_places import MODEL_CODE
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy
+from studio.machine.failures.messages import OF_TENSORS, read_message
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
+from studio.machine.failures.statements import read_statement
 from studio.machine.failures.traceback_calls import in_studio
 
+Values = Mapping[str, object] | None
 FEWEST_WORDS = 4
 """A message of fewer words names no condition."""
 NO_CHECKS = frozenset(("", "python", "torch", "triton", "numpy", "pandas", "pyarrow", MODEL_CODE))
 """What is called with everybody's values: its words say what broke there, not what was asked for."""
 
 
-def _read_check(reading: Reading) -> Mapping[str, str] | None:
+def _read_check(reading: Reading) -> Values:
     """A condition that a package checks and tells of, by its own `raise` in a traceback."""
     raised = reading.last
-    if raised is None or not raised.frames or not raised.source.lstrip("-> 0123456789").startswith("raise "):
+    if raised is None or not raised.frames or not raised.on_purpose:
         return None
     package = raised.packages[0]
     if package in NO_CHECKS or (package not in LIBRARIES and package not in KNOWN):
@@ -34,7 +38,26 @@ def _read_check(reading: Reading) -> Mapping[str, str] | None:
     # Called by another package, it may as well be that the two are of different times.
     callers = [name for name in raised.packages if name not in NO_CHECKS and name != package]
     caller = pip_name(callers[0]) if callers else ""
-    return {"package": pip_name(package), "says": says, "caller": caller, "doubtful": "1" if caller else ""}
+    stated = read_statement(read_message(reading)[1])
+    about = (
+        stated.spoken()
+        if stated
+        else text("failure.package_checks.none", package=pip_name(package), says=says)
+    )
+    values = {"package": pip_name(package), "says": says, "about": about}
+    return {**values, "caller": caller, "doubtful": "1" if caller else ""}
+
+
+def _read_state(reading: Reading) -> Values:
+    """What a sentence states in one of the usual forms, whoever raised it; of PyTorch, what is not about tensors."""
+    kind, message = read_message(reading)
+    on_purpose = reading.last is not None and reading.last.on_purpose
+    if not message or (kind == "torch" and OF_TENSORS.search(message) and not on_purpose):
+        return None
+    stated = read_statement(message)
+    if stated is None:
+        return None
+    return {"says": " ".join(message.split())[:LONGEST], "about": stated.spoken()}
 
 
 OUTDATED = re.compile(
@@ -50,7 +73,7 @@ NO_PROGRAM = frozenset(
 )
 
 
-def _read_old(reading: Reading) -> Mapping[str, str] | None:
+def _read_old(reading: Reading) -> Values:
     """A program that a message calls too old."""
     raised = reading.last
     found = OUTDATED.search(raised.message) if raised is not None and not raised.wraps else None
@@ -77,6 +100,14 @@ FAILURES = (
         reader=_read_check,
         last_resort=True,
         doubt=Doubt("versions_apart", "example_first", asked=True),
+    ),
+    Failure(
+        "told_state",
+        None,
+        (Remedy("named_setting"), Remedy("search_sentence")),
+        code="V88",
+        reader=_read_state,
+        last_resort=True,
     ),
     Failure(
         "versions_apart",

@@ -8,7 +8,8 @@ FAILURES = (
         # There are rows, and the program took none of them.
         "no_valid_rows",
         said(
-            r"\b(?:cannot find|found no|no|any) (?:valid|usable) (?:training )?(?:samples?|examples?|rows?|records?)\b",
+            r"\b(?:cannot find|found no|no|any) (?:valid|usable) (?:training )?(?:samples?|examples?|"
+            r"rows?|records?)\b",
             r"\ball (?:samples|examples|rows) (?:were|are) (?:invalid|filtered|dropped|skipped)",
         ),
         (Remedy("rows_of_stage"), CHECK_DATA),
@@ -85,7 +86,8 @@ FAILURES = (
         # Only models with an encoder and a decoder take these.
         "task_of_other_kind",
         said(
-            r"forward\(\) got an unexpected keyword argument 'decoder_(?:input_ids|attention_mask|inputs_embeds)'"
+            r"forward\(\) got an unexpected keyword argument 'decoder_(?:input_ids|attention_mask|"
+            r"inputs_embeds)'"
         ),
         (Remedy("causal_task"),),
         code="R64",
@@ -99,13 +101,26 @@ FAILURES = (
             r"get_input_embeddings|enable_input_require_grads)'",
             r"'(?P<name>\w+(?:ForCausalLM|ForConditionalGeneration|"
             r"ForSequenceClassification))' object has no attribute "
-            r"'(?P<call>encode|decode|batch_decode|tokenize|apply_chat_template|pad_token|convert_tokens_to_ids|"
+            r"'(?P<call>encode|decode|batch_decode|tokenize|apply_chat_template|pad_token|"
+            r"convert_tokens_to_ids|"
             r"add_special_tokens)'",
-            r"'(?P<name>DatasetDict)' object has no attribute '(?P<call>select|train_test_split|to_pandas|features|"
+            r"'(?P<name>DatasetDict)' object has no attribute '(?P<call>select|train_test_split|to_pandas|"
+            r"features|"
             r"add_column|to_list|iter)'",
         ),
         (Remedy("call_on_other"), Remedy("one_split")),
         code="V58",
+    ),
+    Failure(
+        # What Unsloth adds to the models that it makes itself.
+        "unwrapped_model",
+        said(
+            r"'(?P<name>\w+(?:ForCausalLM|ForConditionalGeneration|ForSequenceClassification|LMHeadModel|Model))' "
+            r"object has no attribute '(?P<call>save_pretrained_(?:gguf|torchao)|push_to_hub_(?:merged|gguf)|"
+            r"for_inference|for_training)'",
+        ),
+        (Remedy("wrap_model"),),
+        code="V89",
     ),
     Failure(
         "adapter_type",

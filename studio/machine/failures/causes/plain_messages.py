@@ -8,26 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from studio.machine.failures.error_text import MODEL_CODE, Reading
+from studio.machine.failures.code_places import MODEL_CODE
+from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.key_errors import read_bare_key, read_package_key
-from studio.machine.failures.named_settings import headline
+from studio.machine.failures.messages import OF_VALUES, first_line, read_message, sentence_with
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
 
 Values = Mapping[str, str] | None
-SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`'\"])|\n+")
-LOGGED = re.compile(
-    r"^(?:.{0,60}?\b)?(?:error|fatal|fehler|\u9519\u8bef)(?: (?:in|during|while) [\w ]{1,30})?\s?[:\uff1a] ?"
-    r"(?P<message>[^\n]{8,400})$|"
-    r"^(?:ERROR|CRITICAL) +\|[^\n|]{0,40}\| [\w.]+:\w+:\d+ - (?P<told>[^\n]{8,400})$",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""The error of a program that is not of Python."""
-OF_VALUES = frozenset("TypeError IndexError KeyError AttributeError NameError UnboundLocalError".split())
-"""What Python raises of any value: its "unsupported" and "expected" say what broke, not what was set wrong."""
 NONE = re.compile(r"\bNoneType\b|\bnot None\b|^None is not\b")
 NONE_TYPES = frozenset(("TypeError", "AttributeError"))
 SETTING = (
@@ -39,12 +30,6 @@ SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
 """What nobody means to write: a mistake in the program code that looks at an error."""
-WORDED = re.compile(
-    r"\w[`'\"]? (?:must|should|has to|needs to) be (?:an?|of|one|either)\b.{1,200}\b(?:got|but|received|found)\b|"
-    r"\b[Ee]xpected .{1,80} to be .{1,60}\b(?:got|received)\b",
-    re.DOTALL,
-)
-"""A sentence of a library about what it was given, in an exception that Python raises of any value, too."""
 CALLERS = frozenset(
     "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
 )
@@ -52,61 +37,7 @@ CALLERS = frozenset(
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"](?P<words>[^\n]{0,300})")
 FILLED = re.compile(r"\{[^}\n]*\}")
-OF_TENSORS = re.compile(
-    r"tensors?\b|\bd?types?\b|shape|\bsizes?\b|\bdim|grad|\bdevices?\b|\bcuda|float|\bu?int\d|\bbool\b|\bindex|"
-    r"\bmat\d|stride|storage|scalar|\bops?\b|operator|\bimplement|\bexpected\b|\belements?\b|engine",
-    re.IGNORECASE,
-)
-"""What PyTorch's own sentences are about."""
-FEW_LINES = 3
-"""A text of no more lines is what a program said, without a log around it."""
 UNPACKED = re.compile(r"(?:too many|not enough|need more than \d+) values? to unpack")
-UNTOLD = re.compile(
-    r"^(?:CUDA (?:error|kernel)|CUBLAS|CUDNN|NCCL|HIP error|element 0 of|'\w+' object|module '|name '|"
-    r"(?:too many|not enough) values to unpack|cannot import|invalid load key|\[(?:Errno|WinError) \d+\])|\btensor a\b",
-    re.IGNORECASE,
-)
-"""Messages whose advice is for whoever looks for the cause, not the cause."""
-
-
-def read_message(reading: Reading) -> tuple[str, str]:
-    """Return (the type, the message) of what ended it; ("", "") where nothing can be told from it."""
-    raised = reading.last
-    if raised is not None:
-        useless = raised.wraps or in_studio(reading) or UNTOLD.search(raised.message)
-        # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
-        kind = raised.type
-        worded = (
-            kind == "TypeError"
-            and WORDED.search(raised.message)
-            or kind == "KeyError"
-            and raised.message.count(" ") > 5
-        )
-        useless = useless or (kind in OF_VALUES and not worded) or raised.message.startswith("assert ")
-        inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
-        # What a program says under its own name is not of tensors.
-        named = re.match(r"(?:Unsloth|vLLM|DeepSpeed|Axolotl): ", raised.message)
-        bare = raised.type == "RuntimeError" and not raised.frames and OF_TENSORS.search(raised.message)
-        inner = (inner or bare) and not named
-        return ("", "") if useless else ("torch" if inner else raised.type, raised.message)
-    logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
-    if not logged:
-        lines = [line.strip() for line in reading.words.split("\n") if line.strip(" \t^~-=")]
-        logged = lines[-1:] if 0 < len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
-    return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
-
-
-def _sentence(message: str, pattern: re.Pattern[str]) -> str:
-    """Return the sentence of `message` that `pattern` is found in; "" for none."""
-    parts = [" ".join(part.split()) for part in SENTENCE.split(message)]
-    # What follows far below the first lines is a list or another log line.
-    place = next((number for number, part in enumerate(parts[:8]) if pattern.search(part)), -1)
-    found = parts[place] if place >= 0 else ""
-    # Advice says what to do, and the sentence before it what is wrong; "this" is what that one speaks of.
-    points_back = pattern is ADVICE or re.match(r"(?:This|That|It|These)\b", found)
-    if points_back and place > 0 and len(parts[place - 1]) + len(found) < LONGEST:
-        found = f"{parts[place - 1]} {found}"
-    return found if len(found) <= LONGEST else found[:LONGEST].rsplit(" ", 1)[0] + " ..."
 
 
 def _reader(id: str, pattern: re.Pattern[str], *, of_tensors: bool = True) -> Callable[[Reading], Values]:
@@ -114,10 +45,10 @@ def _reader(id: str, pattern: re.Pattern[str], *, of_tensors: bool = True) -> Ca
         kind, message = read_message(reading)
         if not message or (kind == "torch" and not of_tensors):
             return None
-        says = _sentence(message, pattern)
+        says = sentence_with(message, pattern)
         if not says:
             return None
-        return {"says": says, "about": headline(id, says)} if id else {"says": says}
+        return {"says": says, "about": first_line(id, says, message)}
 
     return read
 
@@ -135,7 +66,7 @@ def _read_report(reading: Reading) -> Values:
     found = re.match(r"(?P<name>Unsloth|vLLM|DeepSpeed|Axolotl|TRL|PEFT)\b", message, re.IGNORECASE)
     package = known[0] if known else found["name"].lower() if found else ""
     package = "torch" if "bug to PyTorch" in message and not places[:1] else package
-    says = _sentence(message, re.compile(r"\S"))
+    says = sentence_with(message, re.compile(r"\S"))
     return {"says": says, "package": pip_name(package)} if package and package != MODEL_CODE else None
 
 
@@ -326,7 +257,7 @@ FAILURES = (
         None,
         (Remedy("check_path"), Remedy("which_files")),
         code="D135",
-        reader=_reader("", FILE),
+        reader=_reader("told_file", FILE),
         last_resort=True,
     ),
     Failure(

@@ -156,7 +156,12 @@ FAILURES = (
     ),
     Failure(
         "nothing_left",
-        said(r"^StopIteration\s*$", r"generator raised StopIteration", r"IndexError: pop from (?:an )?empty"),
+        said(
+            r"^StopIteration\s*$",
+            r"generator raised StopIteration",
+            r"IndexError: pop from (?:an )?empty",
+            r"(?:max|min)\(\) (?:arg is an empty sequence|iterable argument is empty)",
+        ),
         (Remedy("count_rows"), Remedy("fresh_iterator")),
         code="V80",
         strength=0.9,
