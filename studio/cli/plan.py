@@ -25,6 +25,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
     from studio.planning.run_time import describe
+    from studio.planning.shared_prompts import tell_shared
     from studio.planning.slow_paths import say_slower
     from studio.planning.speed_estimate import predict_duration
     from studio.planning.trained_beside import describe_beside
@@ -37,7 +38,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
     peak = predict(plan, model, recipe, calibration=calibration)
-    say = console.catalogue.say
+    say, shared = console.catalogue.say, plan.shared_prompts
     lines = [
         f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
         for name, choice in (
@@ -50,7 +51,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
             *([("rope", plan.rope)] if plan.rope.value else []),
-            *_list_shared(plan),
+            *(("shared_prompts", Choice(value=bool(shared.value), reason=one)) for one in tell_shared(plan)),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
@@ -176,10 +177,3 @@ def _round(tokens: int) -> int:
 def _word(value: Any, say: Callable[[Text], str]) -> str:
     """Return a value in words: True is yes."""
     return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)
-
-
-def _list_shared(plan: BackendPlan) -> Iterator[tuple[str, Choice]]:
-    """Yield whether prompts are shared, of rows with several answers."""
-    shared = plan.shared_prompts
-    if shared.reason.id != "plan.shared_prompts.none":
-        yield "shared_prompts", Choice(value=bool(shared.value), reason=shared.reason)

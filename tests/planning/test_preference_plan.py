@@ -14,6 +14,7 @@ from studio.engine.objectives import get_objective
 from studio.planning.decoder_shape import count_sequences, longest, longest_document
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import plan
+from studio.planning.shared_prompts import tell_shared
 from studio.planning.slow_paths import note_loading
 from studio.planning.speed_estimate import REFERRING, RowFigures, count_scored_tokens, predict_duration
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
@@ -83,6 +84,25 @@ def test_else_each_answer_is_computed_with_its_own_and_the_reason_is_told(
 ):
     chosen = plan(MACHINE, recipe_for(objective, **changes), model, rows).shared_prompts
     assert (chosen.value, chosen.reason.id) == (0.0, f"plan.shared_prompts.{reason}")
+
+
+def test_answers_to_a_prompt_that_go_together_share_it():
+    """Four of eight go at once: three of four prompts of 400 tokens, beside answers that end half-way."""
+    changes = {"optim.micro_batch": 4, "sampling.group_size": 8, "sampling.answer_tokens": 400}
+    drawn, rows = recipe_for("grpo", **changes), RowLengths(longest_tokens=900, mean_tokens=800.0)
+    chosen = plan(MACHINE, drawn, MODEL, rows).shared_prompts
+    assert chosen.value == pytest.approx(0.75 * 399 / 600, abs=1e-3)
+    assert tell_shared(plan(MACHINE, drawn, MODEL, rows)) == (text("plan.shared_prompts.group", share=50),)
+    alone = recipe_for("grpo", **changes | {"optim.micro_batch": 1})
+    assert plan(MACHINE, alone, MODEL, rows).shared_prompts.reason.id == "plan.shared_prompts.little"
+    assert plan(MACHINE, drawn, MODEL).shared_prompts.reason.id == "plan.shared_prompts.unknown"
+    assert tell_shared(plan(MACHINE, recipe_for("sft"), MODEL, rows)) == ()
+
+
+def test_layers_with_a_mixer_of_their_own_are_told():
+    kinds = make_decoder(linears={**MODEL.linears, "linear_attn.in_proj_qkv": (4096, MODEL.hidden_size)})
+    chosen = plan(MACHINE, recipe_for("dpo"), kinds, SHARED).shared_prompts
+    assert chosen.reason.id == "plan.shared_prompts.mixers" and not chosen.value
 
 
 def test_what_is_shared_takes_less_memory_and_less_time():
