@@ -277,7 +277,9 @@ def test_plan_says_what_gets_no_adapter_in_the_words_of_train(ask, read, shop, t
 
 
 @pytest.mark.computing
-@pytest.mark.parametrize(("language", "words"), [("en", "28 of 28 matrices"), ("zh-CN", "28 个矩阵中有 28 个")])
+@pytest.mark.parametrize(
+    ("language", "words"), [("en", "28 of 28 matrices"), ("zh-CN", "28 个矩阵中有 28 个")]
+)
 def test_a_run_says_what_of_its_base_is_held_in_how_many_bits(read, tmp_path, language, words):
     recipe = {
         "model": {"source": "demo", "quantization": "mixed"},

@@ -143,11 +143,10 @@ def test_packing_layers_of_its_width_takes_less_than_one_of_them(tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     del weights
     path = tmp_path / "wide.gguf"
-    command = [sys.executable, "-c", WEIGH, str(folder), str(path), "1.1"]
+    command = [sys.executable, "-c", WEIGH, str(folder), str(path), "1.5"]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=1700)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert 0.99 * told["wanted"] <= path.stat().st_size == told["planned"] <= told["wanted"]
     assert told["added"] <= LAYER_BYTES + 2 * 2**30
-    print(told)
