@@ -49,7 +49,7 @@ TABLE = re.compile(
 """A line of code that takes a value out of a program's own settings or out of one of its tables."""
 FROM_FILE = re.compile(
     r"\b(?:torch\.load|load_file|safe_load|np\.load)\(.{0,120}\)\[|"
-    r"\b\w*(?:ckpt|checkpoint|state_dict|model_sd|saved|pretrained_dict)\w*\[['\"]"
+    r"\b\w*(?:ckpt|checkpoint|state_dict|model_sd|saved|pretrained_dict|weights)\w*\[['\"]"
 )
 """A line of code that takes a part out of a file of weights."""
 STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")
