@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from studio_kernels import attention_sinks
+from studio_kernels import attention_sinks, shared_beginnings
 from studio_kernels._triton import ERRORS
 from studio_kernels.attention_backends import (
     CPU,
@@ -75,17 +75,31 @@ class Attention:
         self, q: Tensor, k: Tensor, v: Tensor, documents: Documents, sinks: Tensor | None = None
     ) -> tuple[Tensor, Saved]:
         """(out (T, query heads, d), saved). `sinks` (query heads,): see attention_sinks."""
-        return attention_sinks.forward(self.backend(documents), q, k, v, documents, self.heads, sinks)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Saved]:
+            return attention_sinks.forward(self.backend(documents), q, k, v, documents, self.heads, sinks)
+
+        if documents.shared is None:
+            return attend(q, k, v)
+        return shared_beginnings.forward(attend, documents.shared, q, k, v)
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, saved: Saved, documents: Documents,
         sinks: Tensor | None = None, dsinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """(dq, dk, dv) in the shapes of q, k, v, from what `forward` gave for the same documents."""
-        backend = self.backend(documents)
-        return attention_sinks.backward(
-            backend, dout, q, k, v, out, saved, documents, self.heads, sinks, dsinks
-        )
+
+        def go_back(
+            dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            backend = self.backend(documents)
+            return attention_sinks.backward(
+                backend, dout, q, k, v, out, saved, documents, self.heads, sinks, dsinks
+            )
+
+        if documents.shared is None:
+            return go_back(dout, q, k, v, out)
+        return shared_beginnings.backward(go_back, documents.shared, dout, q, k, v, out)
 
     def without_triton(self) -> Attention:
         """The same with the composed form in the place of our kernels; itself where they are not used."""

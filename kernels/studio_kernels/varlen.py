@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from studio_kernels.shared_beginnings import SharedBeginnings
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Documents:
@@ -23,6 +25,8 @@ class Documents:
     """The length that all documents have, or None."""
     longest: int
     """Tokens of the longest document."""
+    shared: SharedBeginnings | None = None
+    """Where beginnings that documents share stand in the stream once: all else here is of whole documents."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str) -> Documents:

@@ -50,6 +50,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
             *([("rope", plan.rope)] if plan.rope.value else []),
+            *_list_shared(plan),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
@@ -175,3 +176,10 @@ def _round(tokens: int) -> int:
 def _word(value: Any, say: Callable[[Text], str]) -> str:
     """Return a value in words: True is yes."""
     return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)
+
+
+def _list_shared(plan: BackendPlan) -> Iterator[tuple[str, Choice]]:
+    """Yield whether prompts are shared, of rows with several answers."""
+    shared = plan.shared_prompts
+    if shared.reason.id != "plan.shared_prompts.none":
+        yield "shared_prompts", Choice(value=bool(shared.value), reason=shared.reason)

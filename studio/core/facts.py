@@ -385,14 +385,6 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowLengths:
-    """How long the rows of a data set are, cut as a run cuts them."""
-
-    longest_tokens: int
-    mean_tokens: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BackendPlan:
     """What a run will really use, each choice with its reason."""
 
@@ -416,5 +408,7 @@ class BackendPlan:
     slower: tuple[Slower, ...] = ()
     """What makes it clearly slower than it could be, the costliest first."""
     rope: Choice = Choice(value="", reason=Text(id="plan.rope.none"))  # how positions are stretched: `yarn 4`
+    shared_prompts: Choice = Choice(value=0.0, reason=Text(id="plan.shared_prompts.none"))
+    """Which share of a step's tokens is spared because answers share their prompt; 0: each is computed with its own."""
     backend: str = ""
     """Which row of planning/backend_choice.py decided; "" in runs of older studios."""

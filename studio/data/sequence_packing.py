@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from studio.core.facts import RowLengths
 from studio.core.packages import import_package
 
 GROUP_TOKENS = 4 * 2**20
@@ -205,12 +204,6 @@ def count_trained(example: Example) -> int:
     trained = example.trained.copy()
     trained[document_starts(example)] = False
     return int(trained.sum())
-
-
-def measure_rows(examples: Sequence[Example]) -> RowLengths:
-    """Return how long the rows are, for the plan."""
-    lengths = measure_lengths(examples)
-    return RowLengths(longest_tokens=int(lengths.max()), mean_tokens=float(lengths.mean()))
 
 
 def count_documents(examples: Sequence[Example]) -> np.ndarray:

@@ -93,7 +93,13 @@ def make_step(
     """Return how micro-batches of the loaded model are computed for `objective`."""
     pad_id = loaded.tokenizer.pad_token_id
     if fast.decoder is not None:
-        return DecoderStep(fast.decoder, objective=objective, pad_id=pad_id, packing=packing)
+        return DecoderStep(
+            fast.decoder,
+            objective=objective,
+            pad_id=pad_id,
+            packing=packing,
+            shares_prompts=bool(plan.shared_prompts.value),
+        )
     model = unwrap(loaded.model)
     head = ScoreHead(model) if objective.scores else LossHead(model, objective.temperature)
     if isinstance(head, LossHead) and head.note:

@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from studio_kernels.adamw import Steps
 from studio_kernels.attention import Documents
+from studio_kernels.shared_beginnings import SharedBeginnings
 from torch import Tensor
 
-from studio.data.sequence_packing import Example
+from studio.data.common_beginnings import count_once, find_longest
+from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
+from studio.engine.token_stream import TokenStream, join, join_apart, join_shared
 from studio.engine.train_step import Scale, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
@@ -29,14 +32,27 @@ class DecoderStep:
 
     kind = "decoder"
 
-    def __init__(self, decoder: Decoder, *, objective: Objective, pad_id: int, packing: bool = True) -> None:
-        """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        objective: Objective,
+        pad_id: int,
+        packing: bool = True,
+        shares_prompts: bool = False,
+    ) -> None:
+        """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short.
+
+        `shares_prompts`: what the sequences of an example begin with is computed once (token_stream.py).
+        """
         self.decoder = decoder
         # Behind a softcap k: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T)).
         spec, t = decoder.spec, objective.temperature
         decoder.head_scales = spec.logit_scale / t, spec.softcap / t
         self.objective = objective
         self._packing = packing
+        # A mixer of the model's own reads a text from its first token on.
+        self._shares = shares_prompts and objective.sequences > 1 and not decoder.spec.mixers
         self.pad_id = pad_id
         self.device = decoder.device
         self.pad_multiple = PAD_MULTIPLE.get(self.device.type, PAD_MULTIPLE["cpu"])
@@ -64,8 +80,17 @@ class DecoderStep:
         if most_tokens != self._shapes[0]:
             self._shapes = most_tokens, self._choose_shapes(most_rows, most_tokens)
             self.drop_graphs()
-        lengths = [len(example.token_ids) for example in window]
+        sequences = self.objective.sequences
+        lengths = [
+            count_once(example, sequences) if self._shares else len(example.token_ids) for example in window
+        ]
         return [[window[row] for row in stream] for stream in self._cut(lengths, most_rows, most_tokens)]
+
+    def find_longest(self, examples: Sequence[Example]) -> int:
+        """See Step."""
+        if self._shares:
+            return find_longest(examples, self.objective.sequences)
+        return int(measure_lengths(examples).max(initial=1))
 
     def _cut(self, lengths: Sequence[int], most_rows: int, most_tokens: int) -> list[list[int]]:
         """Return which rows go together, of rows of these lengths."""
@@ -120,8 +145,7 @@ class DecoderStep:
             if size:
                 given = {"size": size, "scale": factors, "judge": judge, "seed": seed}
                 return graph.add_gradients(ids, lengths, picks, ids[picks + 1], **given)
-        ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
-        return self.decoder.add_gradients(*self._place(ids, lengths, picks, seed), factors, judge)
+        return self.decoder.add_gradients(*self._place(examples, seed), factors, judge)
 
     def evaluate(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
@@ -131,8 +155,7 @@ class DecoderStep:
     def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """See Step."""
         self.decoder.note_change()
-        ids, lengths, picks = join(examples, self.pad_id, self.pad_multiple)
-        return -self.decoder.token_losses(*self._place(ids, lengths, picks))
+        return -self.decoder.token_losses(*self._place(examples))
 
     def _send_picked(self, examples: Sequence[Example]) -> Picked:
         values = pick_values(examples, self.objective)
@@ -146,24 +169,37 @@ class DecoderStep:
         """Let go of what is recorded, and of its memory; it is recorded anew when next needed."""
         self._graphs = None
 
+    def _join(self, examples: Sequence[Example]) -> TokenStream:
+        if self._shares:
+            return join_shared(examples, self.objective.sequences, self.pad_id, self.pad_multiple)
+        return join_apart(examples, self.pad_id, self.pad_multiple)
+
     def _place(
-        self, ids: np.ndarray, lengths: tuple[int, ...], picks: np.ndarray, seed: int | None = None
+        self, examples: Sequence[Example], seed: int | None = None
     ) -> tuple[Tensor, BatchLayout, Tensor, Tensor]:
         """Return tokens, rows, picks and targets on the device, by one copy; `seed` draws what is dropped."""
-        arrays = (ids, picks, ids[picks + 1], np.array([seed or 0], dtype=np.int64), *split_rows(lengths))
-        tokens, places, targets, drawn, starts, positions = self._staging.send(arrays)
+        stream = self._join(examples)
+        lengths, begun = stream.lengths, stream.beginnings
+        drawn = np.array([seed or 0], dtype=np.int64)
+        arrays = [stream.ids, stream.picks, stream.targets, drawn, *split_rows(lengths)]
+        if begun is not None:
+            arrays += [begun.rows, begun.own, *(one for pair in begun.again for one in pair)]
+        tokens, picks, targets, drawn, starts, positions, *more = self._staging.send(arrays)
         documents = Documents(
             lengths=lengths,
             starts=starts,
             positions=positions,
             uniform=lengths[0] if len(set(lengths)) == 1 else None,
             longest=max(lengths),
+            shared=_as_shared(*more) if more else None,
         )
         rows = self.decoder.make_rows(documents, drawn[0] if self._drops and seed is not None else None)
-        return tokens, rows, places, targets
+        return tokens, rows, picks, targets
 
     def _choose_shapes(self, most_rows: int, most_tokens: int) -> Shapes | None:
         """Return the shapes that micro-steps of at most so many tokens are recorded in, None where none is."""
+        if self._shares:  # a recording knows documents by their starts alone
+            return None
         counts, documents, longest, shortest = [], 1, 1, math.inf
         for rows in self._windows:
             for stream in self._cut(rows.lengths, most_rows, most_tokens):
@@ -210,6 +246,11 @@ class _Judge:
         return self.terms.gradient * self.factor
 
 
+def _as_shared(rows: Tensor, own: Tensor, *again: Tensor) -> SharedBeginnings:
+    """Return Beginnings as they were sent."""
+    return SharedBeginnings(rows=rows, own=own, again=tuple(zip(again[0::2], again[1::2], strict=True)))
+
+
 def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter]:
     """Return a part of a flat buffer as the optimizer takes it; none where it is empty."""
     if not len(weights):
@@ -217,22 +258,3 @@ def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter
     parameter = torch.nn.Parameter(weights)
     parameter.grad = gradients
     return [parameter]
-
-
-def join(
-    examples: Sequence[Example], pad_id: int, multiple: int
-) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
-    """Return token ids (T,) int64, the documents' lengths, and the places (N,) whose next token is trained.
-
-    T is rounded up to a multiple of `multiple` by padding that counts to the last document: what comes after a token
-    does not change it.
-    """
-    lengths = [length for example in examples for length in example.lengths if length]
-    count = sum(lengths)
-    missing = -count % multiple
-    ids = np.full(count + missing, pad_id, dtype=np.int64)
-    np.concatenate([example.token_ids for example in examples], out=ids[:count])
-    trained = np.concatenate([example.trained for example in examples])
-    trained[np.cumsum([0, *lengths[:-1]])] = False  # a document's first token has none before it
-    lengths[-1] += missing
-    return ids, tuple(lengths), np.flatnonzero(trained) - 1

@@ -13,7 +13,7 @@ import torch
 from studio_kernels.adamw import Steps
 from torch import Tensor
 
-from studio.data.sequence_packing import Example
+from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import (
     PAD_MULTIPLE,
     Batch,
@@ -55,10 +55,13 @@ class Step(Protocol):
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """Hear how large the rows of the run's `steps` will be, or of the first of them."""
 
+    def find_longest(self, examples: Sequence[Example]) -> int:
+        """Return of how many tokens the longest row is that it computes for one of `examples`."""
+
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """Return the rows of an optimizer step (the longest first) as its micro-steps.
 
-        None of them needs more memory than `most_rows` rows of `longest_tokens`.
+        None of them needs more memory than `most_rows` rows of which `longest_tokens` are computed.
         """
 
     def clear(self) -> None:
@@ -128,6 +131,10 @@ class StockStep:
 
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """See Step."""
+
+    def find_longest(self, examples: Sequence[Example]) -> int:
+        """See Step."""
+        return int(measure_lengths(examples).max(initial=1))
 
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """See Step."""

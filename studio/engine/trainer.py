@@ -24,7 +24,7 @@ from studio.core.events import (
 )
 from studio.core.i18n import Text, text
 from studio.core.recipe import SAMPLING, Recipe, keeps_by
-from studio.data.sequence_packing import Example, measure_lengths
+from studio.data.sequence_packing import Example
 from studio.engine.batches import StepOrder, measure_windows
 from studio.engine.flat_adamw import FlatAdamW
 from studio.engine.learning_rate import learning_rate
@@ -96,7 +96,7 @@ class Trainer:
         self.device = device
         self.hooks = hooks
         self.order = StepOrder(len(train), self.spec.batch_size, recipe.seed)
-        self.longest_tokens = int(measure_lengths(self.train_examples).max(initial=1))
+        self.longest_tokens = step.find_longest(self.train_examples)
         self.epoch_steps = self.order.steps_per_epoch * step.objective.updates
         self.total_steps = self.spec.max_steps or max(1, math.ceil(self.spec.epochs * self.epoch_steps))
         self.state = TrainState(micro_batch=micro_batch or self.spec.batch_size)

@@ -92,6 +92,8 @@ class DecoderShape:
     """Whether their gradients are wanted."""
     lent: int = 0
     """Columns of all keys and values that layers make for others, and hold as long as a step takes."""
+    written_out: int = 0
+    """Rows of attention for each of the stream at most, where answers share their prompt in it; 0: the same rows."""
     beside: Beside = Beside()
     """What is trained beside the adapters; `trained_parameters` counts it, too."""
 
@@ -178,6 +180,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         input_width=groups[INPUT_GROUPS[0]].outputs if INPUT_GROUPS[0] in groups else 0,
         hears_inputs=INPUT_GROUPS[0] in groups and is_target(INPUT_PROJECTION, spec.target_modules),
         lent=_count_lent(model),
+        written_out=count_sequences(recipe) if plan.shared_prompts.value else 0,
         head_dim=max([model.head_dim, *(kind.head_dim for kind in list_kinds(model))]),
         attentions=_shape_attentions(model, foreign),
         groups=groups,

@@ -97,6 +97,8 @@ def _phases_of(
         state = (attention.state_bytes(e) + e * groups["output"].tail) * (level < 1)
         qkv = e * (attention.projected + shape.projection_tail) * (level < 2)
         result, gradients = attention.result, attention.gradient_bytes(e)
+        # Result, query, key and value written out, and their gradients, beside those of the stream's own rows.
+        gradients += shape.written_out * (gradients + e * attention.gradients)
     middle = e * hidden * ((level < 1) + shape.keeps_branches)
     middle += (
         4 * e * hidden * shape.paired

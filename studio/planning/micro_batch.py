@@ -10,10 +10,11 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from studio.core.facts import BackendPlan, Choice, ModelFacts, RowLengths
+from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import Calibration
 from studio.core.recipe import Recipe, change_recipe
+from studio.core.row_lengths import RowLengths
 from studio.planning.decoder_shape import DecoderShape, longest
 from studio.planning.layer_flops import head_work, measure_work, micro_step_work, slowdown
 from studio.planning.memory_estimate import count_rows, predict

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts, RowLengths
+from studio.core.facts import BackendPlan, Choice, Gpu, MachineFacts, ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.memory_policy import Calibration
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import Recipe
+from studio.core.row_lengths import RowLengths
 from studio.machine import versions
 from studio.machine.card_abilities import dotted, has_bf16, has_fp8, old_driver, triton_words
 from studio.machine.cards import choose_card, explain_card, gigabytes, number_card
@@ -19,7 +20,7 @@ from studio.planning.backend_choice import (
     choose_backend,
     runs_fast,
 )
-from studio.planning.decoder_shape import count_sequences, find_asked_ops, read_decoder, trains_magnitudes
+from studio.planning.decoder_shape import find_asked_ops, read_decoder, trains_magnitudes
 from studio.planning.memory_estimate import (
     count_linear_parameters,
     count_quantized,
@@ -27,6 +28,7 @@ from studio.planning.memory_estimate import (
     predict,
 )
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
+from studio.planning.shared_prompts import choose_shared_prompts, limit_length, share_lengths
 from studio.planning.slow_paths import find_slower
 from studio.planning.suggestions import make_offers
 
@@ -44,9 +46,7 @@ def plan(
 
     `rows`: how long they are, where the data has been read; else all count as long as the recipe lets them be.
     """
-    if rows is not None:
-        most = -(-rows.longest_tokens // count_sequences(recipe))
-        recipe = change_recipe(recipe, {"data.max_length": min(most, recipe.data.max_length)})
+    recipe = limit_length(recipe, rows)
     device, gpu = choose_device(machine, recipe)
     backend = plan_backend(machine, recipe)
     optimizer = _choose_optimizer(machine, recipe.optim.optimizer, backend, gpu)
@@ -69,7 +69,13 @@ def plan(
     for op in find_asked_ops(recipe, model, fp8=fp8.value):
         fast = choose_kernel(op, machine, backend, gpu, recipe.run.kernels)
         draft = dataclasses.replace(draft, kernels={**draft.kernels, op: fast})
-    done = plan_memory(dataclasses.replace(draft, fp8=fp8), machine, recipe, model, gpu, rows)
+    draft = dataclasses.replace(draft, fp8=fp8)
+    shape = read_decoder(draft, model, recipe) if decoder_pays(gpu) else None
+    shared = choose_shared_prompts(draft, model, recipe, shape, rows)
+    draft = dataclasses.replace(draft, shared_prompts=shared)
+    rows = share_lengths(draft, rows)
+    recipe = limit_length(recipe, rows)
+    done = plan_memory(draft, machine, recipe, model, gpu, rows)
     slower = find_slower(done, machine, recipe, model, gpu, decoder_pays=decoder_pays(gpu))
     return dataclasses.replace(done, slower=slower)
 

@@ -12,6 +12,7 @@ from studio.machine.card_abilities import broken_ops
 from studio.machine.matmul_speeds import rate_card
 from studio.planning.decoder_shape import explain_stock, longest_document, read_decoder
 from studio.planning.layer_flops import slowdown
+from studio.planning.shared_prompts import part_prompts
 from studio.planning.speed_estimate import RowFigures, is_reckonable, measure_twins, reckon_speed
 
 LEAST_FACTOR = 1.5
@@ -63,7 +64,8 @@ def note_loading(
     if refused is None and not twins:
         return plan
     given_up = {op: Choice(value="reference", reason=reason) for op, reason in twins.items()}
-    plan = dataclasses.replace(plan, kernels={**plan.kernels, **given_up})
+    shared = plan.shared_prompts if refused is None else part_prompts(plan)
+    plan = dataclasses.replace(plan, kernels={**plan.kernels, **given_up}, shared_prompts=shared)
     broken = {**machine.broken_kernels, **dict.fromkeys(twins, "")}
     run = _Run(plan, dataclasses.replace(machine, broken_kernels=broken), recipe, model)
     # What would have slowed the decoder down does not slow the model's own code.

@@ -213,6 +213,8 @@ def reckon_speed(
         layer_s *= read_speeds()["quantized"]["layer_s"]
     document = min(length, row_tokens(recipe, model, rows)) if packed else length
     operations = count_operations(plan, model, recipe, document, path)
+    if path == "decoder":
+        computed *= 1 - plan.shared_prompts.value
     seconds = model.layers * layer_s + computed * operations / rate
     if path == "decoder":
         seconds *= measure_twins(plan, model)

@@ -80,11 +80,13 @@ def draw(count: int, *, pair: bool = False) -> list[Example]:
     return sorted(examples, key=lambda one: -len(one.token_ids))
 
 
-def make_step(objective: Objective, own: bool, model: torch.nn.Module) -> StockStep | DecoderStep:
-    """Return how `model` is computed: by the decoder, or by its own code."""
+def make_step(
+    objective: Objective, own: bool, model: torch.nn.Module, *, shares: bool = False
+) -> StockStep | DecoderStep:
+    """Return how `model` is computed: by the decoder, whose answers may share their prompt, or by its own code."""
     if own:
         decoder = take_over(unwrap(model), bind({}), dtype=torch.float32)
-        return DecoderStep(decoder, objective=objective, pad_id=0)
+        return DecoderStep(decoder, objective=objective, pad_id=0, shares_prompts=shares)
     losses, device = LossHead(unwrap(model)).token_losses, torch.device("cpu")
     return StockStep(model, losses, objective=objective, dtype="fp32", device=device, pad_id=0)
 

@@ -112,15 +112,24 @@ def test_what_an_objective_asks_reaches_a_card_as_it_is(name):
 class Parts:
     """The trainer of one objective, whose gradients of a step can be asked for in micro-batches of any size."""
 
-    def __init__(self, name: str, own: bool, folder, examples: list[Example]) -> None:
+    def __init__(
+        self,
+        name: str,
+        own: bool,
+        folder,
+        examples: list[Example],
+        family: str = "llama",
+        *,
+        shares: bool = False,
+    ) -> None:
         self.objective = make(name)
-        model = make_model("llama")
+        model = make_model(family)
         recipe = Recipe(
             model=ModelChoice(source="m"),
             data=DatasetSpec(source="d"),
             optim=OptimSpec(batch_size=len(examples), max_steps=9),
         )
-        step, device = make_step(self.objective, own, model), torch.device("cpu")
+        step, device = make_step(self.objective, own, model, shares=shares), torch.device("cpu")
         hooks = Hooks(emit=lambda event: None, should_stop=lambda: False, save=lambda state: 0)
         self.trainer = Trainer(model, step, examples, [], recipe, "adamw", "fp32", device, hooks)
         self.own = own
@@ -139,7 +148,7 @@ class Parts:
     def take(self, micro_batch: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         trainer = self.trainer
         trainer.state.micro_batch = trainer.evaluation_batch = micro_batch
-        trainer.longest_tokens = max(len(example.token_ids) for example in trainer.train_examples)
+        trainer.longest_tokens = trainer.step.find_longest(trainer.train_examples)
         sums = trainer.take_gradients(list(trainer.train_examples))
         named = {name: one for name, one in trainer.model.named_parameters() if one.requires_grad}
         store = trainer.step.decoder.store if self.own else None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from studio.core.facts import RowLengths
-from studio.core.recipe import OBJECTIVES, settle_objective
+from studio.core.i18n import text
+from studio.core.memory_policy import LayerPolicy, MemoryPolicy
+from studio.core.recipe import OBJECTIVES, change_recipe, settle_objective
+from studio.core.row_lengths import RowLengths
 from studio.engine.objectives import get_objective
 from studio.planning.decoder_shape import count_sequences, longest, longest_document
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import plan
+from studio.planning.slow_paths import note_loading
 from studio.planning.speed_estimate import REFERRING, RowFigures, count_scored_tokens, predict_duration
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
 
@@ -44,6 +49,68 @@ def test_rows_that_are_known_are_pairs_of_sequences_of_half_their_length():
     short = plan(MACHINE, recipe_for("dpo", **{"data.max_length": 256}), MODEL)
     assert known.micro_batch.value == short.micro_batch.value
     assert known.memory == short.memory
+
+
+SHARED = RowLengths(
+    longest_tokens=2048, mean_tokens=1200.0, longest_shared_tokens=1400, mean_shared_tokens=840.0
+)
+"""Pairs of which three tenths are the prompt for a second time."""
+
+
+def test_answers_share_their_prompt_where_that_spares_enough():
+    chosen = plan(MACHINE, recipe_for("dpo"), MODEL, SHARED)
+    assert chosen.shared_prompts.value == pytest.approx(0.3)
+    assert chosen.shared_prompts.reason == text("plan.shared_prompts.on", share=30)
+    assert (
+        plan(MACHINE, recipe_for("sft"), MODEL, SHARED).shared_prompts.reason.id == "plan.shared_prompts.none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes", "model", "rows", "reason"),
+    [
+        ("reward", {}, MODEL, SHARED, "stock"),
+        ("dpo", {"run.device": "cpu"}, MODEL, SHARED, "stock"),
+        ("dpo", {"model.quantization": "int8"}, MODEL, SHARED, "stock"),
+        ("dpo", {}, MODEL, None, "unknown"),
+        ("dpo", {}, MODEL, dataclasses.replace(SHARED, mean_shared_tokens=1100.0), "little"),
+        ("dpo", {"optim.batch_size": 1}, MODEL, dataclasses.replace(SHARED, mean_tokens=120.0, mean_shared_tokens=84.0),
+         "recorded"),
+    ],
+)  # fmt: skip
+def test_else_each_answer_is_computed_with_its_own_and_the_reason_is_told(
+    objective, changes, model, rows, reason
+):
+    chosen = plan(MACHINE, recipe_for(objective, **changes), model, rows).shared_prompts
+    assert (chosen.value, chosen.reason.id) == (0.0, f"plan.shared_prompts.{reason}")
+
+
+def test_what_is_shared_takes_less_memory_and_less_time():
+    alone = dataclasses.replace(SHARED, longest_shared_tokens=0, mean_shared_tokens=0.0)
+    fixed = recipe_for("dpo", **{"optim.micro_batch": 2})
+    apart, shared = (plan(MACHINE, fixed, MODEL, rows) for rows in (alone, SHARED))
+    assert shared.memory != apart.memory and shared.checkpointing != apart.checkpointing
+    # Attention is written out: as many rows of it as before, and the stream's own beside them.
+    same = change_recipe(fixed, {"data.max_length": 700})
+    peaks = [
+        predict(one, MODEL, same, MemoryPolicy(layers=(LayerPolicy(),) * MODEL.layers))
+        for one in (apart, shared)
+    ]
+    assert (
+        peaks[1]["activations"] == peaks[0]["activations"] and peaks[1]["workspace"] >= peaks[0]["workspace"]
+    )
+    times = [
+        predict_duration(one, MACHINE, MODEL, fixed, MACHINE.gpus[0], ROWS).seconds
+        for one in (apart, dataclasses.replace(apart, shared_prompts=shared.shared_prompts))
+    ]
+    assert 0.65 < times[1] / times[0] < 0.8
+
+
+def test_a_decoder_that_is_refused_after_loading_shares_nothing():
+    recipe = recipe_for("dpo")
+    planned = plan(MACHINE, recipe, MODEL, SHARED)
+    after = note_loading(planned, text("model.decoder.trained"), {}, MACHINE, recipe, MODEL, MACHINE.gpus[0])
+    assert planned.shared_prompts.value and after.shared_prompts.reason.id == "plan.shared_prompts.stock"
 
 
 def test_what_only_goes_forward_takes_time_too():

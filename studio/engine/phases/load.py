@@ -13,8 +13,8 @@ from studio.core.events import DataPrepared, KernelFellBack, Metric, RunPlanned,
 from studio.core.facts import BackendPlan
 from studio.core.i18n import text
 from studio.core.recipe import USUAL_RATE, USUAL_RATES, Recipe, change_recipe, keeps_by, settle_rate
+from studio.data.common_beginnings import measure_rows
 from studio.data.prepare import PreparedData
-from studio.data.sequence_packing import measure_rows
 from studio.engine.artifact import sum_frozen
 from studio.engine.build import load_fast, make_step
 from studio.engine.checkpoint import require_space, save_checkpoint
@@ -52,7 +52,8 @@ def load(run: Run, prepared: Prepared) -> Training:
         gpu, budget_bytes = prepared.gpu, prepared.budget_bytes
         if gpu is not None and budget_bytes:
             run.machine = limit_memory(run.machine, gpu, budget_bytes)
-        plan = make_plan(run.machine, recipe, facts, measure_rows(data.train))
+        rows = measure_rows(objective.view(data.train), objective.sequences)
+        plan = make_plan(run.machine, recipe, facts, rows)
         write_json(run.folder.path / "plan.json", to_json(plan), lasting=True)
         card = name_card(run.machine, plan.device.value)
         proof = Proof(

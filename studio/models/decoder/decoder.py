@@ -146,8 +146,9 @@ class Decoder:
 
     def make_rows(self, documents: Documents, seed: Tensor | None = None) -> BatchLayout:
         """Return what the layers need to know of the rows of `documents`; `seed` draws their dropout, None: none."""
-        tables = self._rotary.up_to(documents.longest, self.device)
-        return BatchLayout(documents.positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
+        tables, shared = self._rotary.up_to(documents.longest, self.device), documents.shared
+        positions = documents.positions if shared is None else documents.positions.index_select(0, shared.own)
+        return BatchLayout(positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
 
     def make_tables(self, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Return rotary tables for documents of `longest` tokens, which are not kept."""

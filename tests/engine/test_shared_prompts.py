@@ -1,0 +1,170 @@
+"""Answers that share their prompt in one stream: the gradients of the same answers apart, by either step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from studio.core.events import EvalLogged, RunPlanned, StepLogged
+from studio.core.recipe import PreferenceSpec
+from studio.data.common_beginnings import count_once, count_shared, find_longest, measure_rows
+from studio.data.sequence_packing import Example, pack
+from studio.engine.objectives import get_objective
+from studio.engine.token_stream import join_apart, join_shared
+from studio.planning import run_plan as planning
+from tests.each_time import some
+from tests.engine.test_objectives import make_step
+from tests.engine.test_preference import Parts, draw_answers, make, write_pairs
+from tests.models.decoder.models import make_model
+
+FAMILIES = ("llama", "mistral", "gemma2", "gemma3", "gemma4_e2b", "latent", "ministral3", "hunyuan")
+"""Plain attention; sliding windows; capped scores; both; keys that other layers borrow; keys of narrow rows; queries
+that grow with their position; norms behind the rotation."""
+
+KINDS_OF_LOSS = ("dpo sigmoid", "dpo nll", "simpo", "cpo sigmoid", "orpo")
+
+
+def assert_close(found: dict, expected: dict) -> None:
+    largest = max(float(one.abs().max()) for one in expected.values())
+    assert largest > 1e-4 and found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5 * max(1.0, largest), msg=name)
+
+
+def folder(path: Path, name: str) -> Path:
+    (path / name).mkdir()
+    return path / name
+
+
+@pytest.mark.parametrize("name", some(KINDS_OF_LOSS, "dpo sigmoid", "orpo"))
+def test_a_step_has_the_gradient_of_answers_apart_however_it_is_cut(name, tmp_path):
+    examples = draw_answers(8, 2)
+    sums, expected = Parts(name, False, folder(tmp_path, "stock"), examples).take(8)
+    parts = Parts(name, True, folder(tmp_path, "shared"), examples, shares=True)
+    apart = sum(len(one.token_ids) for one in parts.trainer.train_examples)
+    together = sum(count_once(one, 2) for one in parts.trainer.train_examples)
+    assert together < 0.9 * apart
+    for micro_batch in (8, 4, 1):
+        found_sums, found = parts.take(micro_batch)
+        torch.testing.assert_close(found_sums, sums, rtol=1e-4, atol=1e-4)
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, "gemma3", "latent"))
+def test_every_kind_of_attention_has_the_gradient_of_answers_apart(family, tmp_path):
+    """The prompts are longer than the windows of these models, 8 tokens, and shorter."""
+    examples = draw_answers(8, 2)
+    first, second = (
+        Parts("dpo sigmoid", True, folder(tmp_path, str(shares)), examples, family, shares=shares)
+        for shares in (False, True)
+    )
+    assert second.trainer.longest_tokens < first.trainer.longest_tokens
+    (sums, expected), (found_sums, found) = first.take(8), second.take(4)
+    torch.testing.assert_close(found_sums, sums, rtol=1e-4, atol=1e-4)
+    assert_close(found, expected)
+
+
+def test_pairs_in_one_row_share_each_their_own_prompt(tmp_path):
+    examples = draw_answers(8, 2)
+    sums, expected = Parts("dpo nll", False, folder(tmp_path, "stock"), examples).take(8)
+    packed = [*pack(examples, 200)]
+    assert len(packed) < 8
+    found_sums, found = Parts("dpo nll", True, folder(tmp_path, "shared"), packed, shares=True).take(8)
+    torch.testing.assert_close(found_sums, sums, rtol=1e-4, atol=1e-4)
+    assert_close(found, expected)
+
+
+def test_log_probabilities_and_scores_are_those_of_answers_apart():
+    objective = get_objective("dpo", PreferenceSpec())
+    examples = [
+        dataclasses.replace(one, reference=np.where(one.trained, -1.5, 0).astype(np.float32))
+        for one in draw_answers(6, 2)
+    ]
+    steps = [make_step(objective, True, make_model("gemma3"), shares=shares) for shares in (False, True)]
+    for ask in ("log_probabilities", "evaluate"):
+        apart, shared = (getattr(step, ask)(examples) for step in steps)
+        torch.testing.assert_close(shared, apart, rtol=1e-5, atol=1e-5)
+
+
+def test_a_stream_has_each_shared_token_once_and_no_row_counts_twice():
+    examples = draw_answers(5, 2)
+    stream, apart = join_shared(examples, 2, 0, 8), join_apart(examples, 0, 8)
+    used = sum(count_once(one, 2) for one in examples)
+    assert len(stream.ids) == -(-used // 8) * 8 and used < sum(len(one.token_ids) for one in examples)
+    assert len(np.unique(stream.picks)) == len(stream.picks) == len(apart.picks)
+    assert np.array_equal(stream.targets, apart.targets)
+    rows, own = stream.beginnings.rows, stream.beginnings.own
+    written = stream.ids[rows]
+    assert np.array_equal(written[: sum(len(one.token_ids) for one in examples)],
+                          np.concatenate([one.token_ids for one in examples]))  # fmt: skip
+    assert np.array_equal(rows[own], np.arange(len(stream.ids)))
+    places = np.concatenate([own, *(place for _, place in stream.beginnings.again)])
+    assert np.array_equal(np.sort(places), np.arange(len(rows)))
+    for again, place in stream.beginnings.again:
+        assert np.array_equal(rows[place], again) and len(np.unique(again)) == len(again)
+
+
+def test_how_much_is_shared():
+    def ask(first, second, learned=(4, 4)):
+        ids = [np.asarray(one, dtype=np.int32) for one in (first, second)]
+        return count_shared(
+            ids, [np.arange(len(one)) >= start for one, start in zip(ids, learned, strict=True)]
+        )
+
+    assert ask([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8]) == 3  # the last of the prompt predicts both answers
+    assert ask([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 8]) == 3  # both learn the token 5
+    assert ask([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 8], learned=(9, 9)) == 5  # nothing is learned
+    assert ask([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8], learned=(1, 4)) == 3  # one learns the prompt, too
+    assert ask([1, 2, 3, 4, 5, 6], [9, 2, 3, 4, 7, 8]) == 0
+    assert ask([1, 2, 3, 4], [1, 2, 3, 4, 7], learned=(9, 9)) == 3  # each keeps one of its own
+    assert ask([1], [1, 2]) == ask([], [1, 2]) == 0
+    assert count_shared([np.arange(4)], [np.zeros(4, bool)]) == 0
+
+
+def test_rows_are_measured_as_they_are_computed():
+    examples = draw_answers(40, 2)
+    once = [count_once(one, 2) for one in examples]
+    assert find_longest(examples, 2) == max(once)
+    rows = measure_rows(examples, 2)
+    assert rows.longest_shared_tokens == max(once)
+    assert rows.mean_shared_tokens == pytest.approx(np.mean(once))
+    assert rows.longest_tokens == max(len(one.token_ids) for one in examples)
+    assert measure_rows(examples, 1).longest_shared_tokens == 0
+
+
+def test_a_cut_counts_what_is_computed():
+    step = make_step(make("dpo sigmoid"), True, make_model("llama"), shares=True)
+    prompt, answers = np.arange(2, 62), (np.arange(5), np.arange(7))
+    ids = np.concatenate([one for answer in answers for one in (prompt, answer)]).astype(np.int32)
+    trained = np.concatenate([np.r_[np.zeros(60), np.ones(len(one))] for one in answers]) > 0
+    rows = [Example(ids, trained, (65, 67))] * 6
+    longest = step.find_longest(rows)
+    assert longest == 59 + 6 + 8
+    assert [len(part) for part in step.cut(rows, 3, longest)] == [3, 3]
+
+
+@pytest.mark.computing
+def test_a_run_shares_prompts_and_learns_the_same(ran, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
+    file = write_pairs(jsonl, tmp_path / "pairs.jsonl")
+    changes = {
+        "data.source": str(file),
+        "optim.max_steps": 4,
+        "run.eval_every": 2,
+        "data.validation_share": 0.2,
+    }
+    shared = ran(changes)
+    assert shared.record.state == "finished", shared.log
+    choice = shared.of(RunPlanned)[0].plan.shared_prompts
+    assert choice.value > 0.1 and choice.reason.id == "plan.shared_prompts.on"
+    monkeypatch.setattr("studio.planning.shared_prompts.LEAST_SPARED", 1.0)
+    apart = ran(changes)
+    assert apart.of(RunPlanned)[0].plan.shared_prompts.reason.id == "plan.shared_prompts.little"
+    assert shared.losses == pytest.approx(apart.losses, abs=1e-4)
+    scores = [[event.loss for event in one.of(EvalLogged)] for one in (shared, apart)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4) and scores[0]
+    assert len(shared.of(StepLogged)) == 4
