@@ -163,7 +163,7 @@ def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None)
     `row_scale` (rows,) float32: what each row is multiplied by, once it is decoded and rounded.
     """
     rows, columns = weight.shape
-    scales = _scales(weight)
+    scales = open_scales(weight)
     # Chunks of whole rows and blocks, so that each is a view of `out` and of `scales`.
     step = weight.block // gcd(columns, weight.block)
     step = max(step, CHUNK_ELEMENTS // columns // step * step)
@@ -186,7 +186,7 @@ def reference_forward(weight: Nf4, out: Tensor, row_scale: Tensor | None = None)
     return out
 
 
-def _scales(weight: Nf4) -> Tensor:
+def open_scales(weight: Nf4) -> Tensor:
     """The scale of every block, (ceil(n / block),) float32."""
     if weight.nested_absmax is None:
         return weight.absmax.float()

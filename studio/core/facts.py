@@ -391,13 +391,12 @@ class BackendPlan:
     device: Choice  # `cuda:0`, `cpu`, ...
     dtype: Choice  # of the arithmetic: `bf16`, `fp16` or `fp32`
     attention: Choice
-    quantization: Choice
+    quantization: Choice  # `none`, `nf4`, `mixed`, `int8`, or what the base is stored in
     optimizer: Choice
     checkpointing: Choice  # whether activations are recomputed in the backward pass
     kernels: Mapping[str, Choice]  # op -> `triton` or `reference`
     offers: tuple[Offer, ...] = ()
-    multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))
-    """`single`: one card trains."""
+    multi_gpu: Choice = Choice(value="single", reason=Text(id="plan.multi_gpu.single"))  # one card trains
     row: int = 0  # of older studios' runs: the number of what is `backend` now
     memory: MemoryPolicy | None = None
     """What the studio's own decoder keeps for its backward pass; None where the model's own forward trains."""
@@ -408,6 +407,7 @@ class BackendPlan:
     slower: tuple[Slower, ...] = ()
     """What makes it clearly slower than it could be, the costliest first."""
     rope: Choice = Choice(value="", reason=Text(id="plan.rope.none"))  # how positions are stretched: `yarn 4`
+    more_bits: float = 0.0  # of a `mixed` base: room for 16 bits, as a share of what 4 take
     shared_prompts: Choice = Choice(value=0.0, reason=Text(id="plan.shared_prompts.none"))
     """Which share of a step's tokens is spared because answers share their prompt; 0: each is computed with its own."""
     backend: str = ""

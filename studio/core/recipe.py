@@ -56,6 +56,8 @@ LEARNS: dict[str, tuple[str, ...]] = {
 """Format -> the objectives that learn from it, what `auto` chooses first; of other formats `sft` and its kin do."""
 SAMPLING = LEARNS["rl"]
 """Objectives that learn from answers which the model draws itself, and which rewards score."""
+FOUR_BITS = ("nf4", "mixed")
+"""Forms of `model.quantization` whose matrices are NF4; of `mixed` some stay in 16 bits (models/mixed_base.py)."""
 OBJECTIVES = ("auto", "sft", "pretrain", "weighted_sft", *COMPARISONS, *SAMPLING)
 
 
@@ -65,7 +67,10 @@ class ModelChoice:
 
     source: str = knob(level="basic", effect="own")
     adapter: str = knob("", level="advanced")
-    quantization: str = knob("none", choices=("none", "nf4", "int8"), level="common", effect="own")
+    quantization: str = knob("none", choices=("none", "nf4", "mixed", "int8"), level="common", effect="own")
+    more_bits: float = knob(
+        0.0, unit="share", minimum=0.0, maximum=1.0, memory="more", useful=(0, 0.05, 0.1, 0.25)
+    )
     precision: str = knob("auto", choices=("auto", "bf16", "fp16", "fp32"), effect="own")
     fp8: bool = knob(False, memory="more", time="less")
     attention: str = knob("auto", choices=("auto", "sdpa", "eager"), effect="own")

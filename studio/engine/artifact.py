@@ -21,6 +21,7 @@ from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.core.run_record import RunRecord
 from studio.engine.legacy_config import add_older_spelling
+from studio.engine.run_folder import RunFolder
 from studio.models.adapt import evaluation_mode, load_adapter
 from studio.models.load import load_model, set_evaluation
 from studio.models.modules_to_save import adapter_state, save_adapter
@@ -235,6 +236,7 @@ def load_artifact(
         saved = dataclasses.replace(facts, folder=str(folder / record.artifact), quantization="none")
         return load_model(saved, dtype=plan.dtype.value, **settings).model
     settings |= {"quantization": plan.quantization.value, "rope": plan.rope.value}
+    settings["base"] = RunFolder(folder).find_base(plan)
     base = load_model(facts, dtype=plan.dtype.value, **settings).model
     return load_adapter(base, folder / record.artifact)
 

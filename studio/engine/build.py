@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from studio.core.events import RunEvent, Warned
 from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.i18n import Text
 from studio.core.recipe import Recipe
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss_head import LossHead
@@ -25,6 +26,9 @@ from studio.models.optimize_model import Fast, make_fast
 from studio.models.score_head import ScoreHead, add_score, free_score
 from studio.models.weights import Weights
 
+if TYPE_CHECKING:
+    from studio.models.mixed_base import BaseWish
+
 
 def load_fast(
     recipe: Recipe,
@@ -33,10 +37,12 @@ def load_fast(
     tokenizer: Any = None,
     weights: Weights | None = None,
     proved: Callable[[], bool] = lambda: False,
+    base: BaseWish | None = None,
 ) -> tuple[Loaded, Fast]:
     """Load, attach what is trained, and make it as fast as the plan says.
 
-    `tokenizer`: where it is loaded already. `weights`: as in load_model. `proved`: as in make_fast.
+    `tokenizer`: where it is loaded already. `weights`: as in load_model. `proved`: as in make_fast. `base`: what a
+    `mixed` base is to be; without it such a one is plain NF4.
     """
     seed_all(recipe.seed)
     if plan.device.value.startswith("cuda"):
@@ -53,6 +59,11 @@ def load_fast(
         weights=weights,
         rope=plan.rope.value,
     )
+    held: tuple[Text, ...] = ()
+    if base is not None and plan.quantization.value == "mixed":
+        from studio.models.mixed_base import describe_base, settle_base  # imports bitsandbytes
+
+        held = (describe_base(settle_base(loaded.model, facts.folder, DTYPES[plan.dtype.value], base)),)
     if plan.device.value.startswith("cuda"):
         # Neither what an earlier run needed counts, nor what was read ahead of its turn.
         torch.cuda.reset_peak_memory_stats(plan.device.value)
@@ -61,7 +72,7 @@ def load_fast(
     notes = note_parts(loaded.model, recipe.adapter, recipe.model.adapter)
     tokens = make_room(loaded.model, facts, recipe.adapter)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter, tokens)
-    notes = (*notes, *note_beside(model, recipe.optim.modules_rate))
+    notes = (*held, *notes, *note_beside(model, recipe.optim.modules_rate))
     scores = recipe.objective == REWARD.name
     if scores:  # after the adapter, which would take the score for one of the model's linears
         add_score(unwrap(model))

@@ -287,6 +287,7 @@ def load_tuned(partner: Partner) -> Any:
         quantization="none" if full else plan.quantization.value,
         attention=plan.attention.value,
         rope=plan.rope.value,
+        base=None if full else partner.folder.find_base(plan),
     ).model
     tokens = make_room(model, partner.facts, partner.recipe.adapter)
     if not full:

@@ -17,6 +17,7 @@ from filelock import FileLock
 from studio.core.atomic_files import replace_file, write_json
 from studio.core.codec import from_json, to_json
 from studio.core.errors import StudioError
+from studio.core.facts import BackendPlan
 from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.core.migrate import lift
@@ -52,6 +53,15 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def mixed_base(self) -> Path:
+        """What of the base a run with `model.quantization = "mixed"` holds otherwise than in plain 4 bits."""
+        return self.path / "mixed_base.safetensors"
+
+    def find_base(self, plan: BackendPlan) -> Path | None:
+        """Return the file that load_model wants for a run of this `plan`; None where it needs none."""
+        return self.mixed_base if plan.quantization.value == "mixed" else None
 
     @property
     def log(self) -> Path:

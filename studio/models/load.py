@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.i18n import Text, literal, text
+from studio.core.recipe import FOUR_BITS
 from studio.models.language_model import is_composite, list_outside
 from studio.models.rope_scaling import scale_config
 from studio.models.tokenizer import last_line, load_tokenizer
@@ -52,11 +53,13 @@ def load_model(
     tokenizer: Any = None,
     weights: Weights | None = None,
     rope: str = "",
+    base: Path | None = None,
 ) -> Loaded:
     """Load the model of `facts.folder` with its weights held in `dtype` (bf16, fp16, fp32), or quantised.
 
     A base that is stored quantised keeps its own quantisation. `tokenizer`: where it is loaded already. `weights`: what
-    read_ahead began earlier; this ends it. `rope`: how positions are stretched (rope_scaling.py).
+    read_ahead began earlier; this ends it. `rope`: how positions are stretched (rope_scaling.py). `base`: the file of a
+    run's `mixed` base (mixed_base.py); without it `mixed` is plain NF4.
     Raises StudioError for files that cannot be read.
     """
     weights = read_ahead(facts, device) if weights is None else weights
@@ -65,6 +68,10 @@ def load_model(
     finally:
         if weights is not None:
             weights.close()
+    if base is not None:
+        from studio.models.mixed_base import put_base  # imports bitsandbytes
+
+        put_base(model, base, DTYPES[dtype])
     return Loaded(model, load_tokenizer(facts) if tokenizer is None else tokenizer)
 
 
@@ -235,11 +242,11 @@ def leave_one_core() -> None:
 
 
 def quantization_config(name: str, dtype: str, kept: list[str] | None = None) -> BitsAndBytesConfig:
-    """Return bitsandbytes' settings for `nf4` (4 bits, double quantisation; Dettmers et al., 2023) or `int8`.
+    """Return bitsandbytes' settings: `nf4`, `mixed` (4 bits, double quantisation; Dettmers et al., 2023), `int8`.
 
     `kept`: modules that stay as they are; None: the output embeddings.
     """
-    if name == "nf4":
+    if name in FOUR_BITS:
         from studio.models.nf4_loading import nf4_config  # imports bitsandbytes
 
         return nf4_config(DTYPES[dtype], kept)

@@ -15,7 +15,7 @@ from studio_kernels.op import NEEDS_DOTS_WHERE_ASKED
 
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import LEARNS, Recipe
+from studio.core.recipe import FOUR_BITS, LEARNS, Recipe
 from studio.models.decoder.structure import (
     HEAD_NORMS,
     INPUT_GROUPS,
@@ -139,7 +139,7 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
         return text("plan.stock.rope")
     if others := list_others(spec):
         return text("plan.stock.modules", names=", ".join(others))
-    if stored not in ("none", "nf4"):
+    if stored not in ("none", *FOUR_BITS):
         return text("plan.stock.quantization", value=stored)
     strange = _find_strange(model)
     if strange and not (spec.method == "lora" and not spec.dropout and list_mixers(model)):

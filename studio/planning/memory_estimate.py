@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from studio.core.atomic_files import add_spare
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.memory_policy import Calibration, MemoryPolicy
-from studio.core.recipe import AdapterSpec, Recipe, change_recipe
+from studio.core.recipe import FOUR_BITS, AdapterSpec, Recipe, change_recipe
 from studio.planning.decoder_shape import (
     DTYPE_BYTES,
     DecoderShape,
@@ -91,7 +91,7 @@ def predict_decoder(
     tokens = count_tokens(model, recipe)
     kept, needed = peak_of_layers(shape, tokens, policy)
     width, groups, trained = shape.element_bytes, shape.groups.values(), shape.trained_parameters
-    quantized = plan.quantization.value == "nf4"
+    quantized = plan.quantization.value in FOUR_BITS
     apart = quantized or shape.magnitudes
     # Rounded adapters lie beside the weights: as rows and columns of their own for opened ones, else inside the matrix.
     rounded = sum(group.tail * (group.inputs + group.outputs) for group in groups)
@@ -202,8 +202,8 @@ def count_left_out(plan: BackendPlan, model: ModelFacts) -> tuple[float, int]:
 
 
 def count_quantized(quantization: str, model: ModelFacts) -> int:
-    """Return the parameters that loading with `quantization` (nf4, int8) holds in fewer bits."""
-    experts = model.expert_parameters if quantization == "nf4" and model.family not in OWN_EXPERTS else 0
+    """Return the parameters that loading with `quantization` (nf4, mixed, int8) holds in fewer bits."""
+    experts = model.expert_parameters if quantization in FOUR_BITS and model.family not in OWN_EXPERTS else 0
     return count_linear_parameters(model) + experts
 
 
@@ -241,7 +241,15 @@ def count_disk(plan: BackendPlan, model: ModelFacts, recipe: Recipe, keep: int |
     when the last checkpoint is written.
     """
     kept = recipe.run.keep_checkpoints if keep is None else keep
-    return add_spare(checkpoint_bytes(plan, model, recipe) * (kept + 1))
+    return add_spare(checkpoint_bytes(plan, model, recipe) * (kept + 1) + count_base_file(plan, model))
+
+
+def count_base_file(plan: BackendPlan, model: ModelFacts) -> int:
+    """Return about what a run keeps of its base on disk: the matrices of a mixed one."""
+    if plan.quantization.value != "mixed" or model.quantization != "none":
+        return 0
+    linear = count_linear_parameters(model)
+    return linear // 2 + count_more_bits(plan, linear)
 
 
 def _count_trained(model: ModelFacts, recipe: Recipe) -> int:
@@ -291,13 +299,19 @@ def _trained_width(width: int) -> int:
 def _weight_bytes(plan: BackendPlan, model: ModelFacts, linear: int, width: int) -> int:
     if model.quantization != "none":
         return model.weight_bytes
-    if plan.quantization.value == "nf4":
+    if plan.quantization.value in FOUR_BITS:
         packed = count_quantized("nf4", model)
-        return int(packed * NF4_BYTES) + (model.parameters - packed) * width
+        more = count_more_bits(plan, linear)
+        return int(packed * NF4_BYTES) + more + (model.parameters - packed) * width
     rest = model.parameters - linear
     if plan.quantization.value == "int8":
         return linear + rest * width
     return model.parameters * width
+
+
+def count_more_bits(plan: BackendPlan, linear: int) -> int:
+    """Return what matrices of a mixed base that stay in 16 bits take at most beside their 4, of `linear` parameters."""
+    return int(plan.more_bits * NF4_BYTES * linear) if plan.quantization.value == "mixed" else 0
 
 
 def _activation_bytes(plan: BackendPlan, model: ModelFacts, recipe: Recipe, tokens: int, width: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import KEEP_LEVELS, Calibration, Keep, LayerPolicy, MemoryPolicy
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import FOUR_BITS, Recipe, change_recipe
 from studio.planning.decoder_shape import DecoderShape, longest, longest_document, read_decoder
 from studio.planning.layer_flops import slowdown
 from studio.planning.layer_memory import peak_of_layers
@@ -95,7 +95,7 @@ def advise(recipe: Recipe, model: ModelFacts) -> Text:
         return text("check.memory.checkpointing")
     if recipe.adapter.method == "full":
         return text("check.memory.lora")
-    if recipe.model.quantization != "nf4" and model.quantization == "none":
+    if recipe.model.quantization not in FOUR_BITS and model.quantization == "none":
         return text("check.memory.nf4")
     if longest(model, recipe) > 512:
         return text("check.memory.max_length")
@@ -256,7 +256,7 @@ def _read_load(plan: BackendPlan, model: ModelFacts, recipe: Recipe, ram_bytes: 
         document_tokens=longest_document(model, recipe),
         ram_bytes=ram_bytes,
         recompute=recipe.run.activation_checkpointing,
-        opened=plan.quantization.value == "nf4" or shape.magnitudes,
+        opened=plan.quantization.value in FOUR_BITS or shape.magnitudes,
     )
 
 

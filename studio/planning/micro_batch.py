@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import Calibration
-from studio.core.recipe import Recipe, change_recipe
+from studio.core.recipe import FOUR_BITS, Recipe, change_recipe
 from studio.core.row_lengths import RowLengths
 from studio.planning.decoder_shape import DecoderShape, longest
 from studio.planning.layer_flops import head_work, measure_work, micro_step_work, slowdown
@@ -60,7 +60,7 @@ def choose_decoder_rows(
     tokens, most = _count_step_tokens(model, recipe, rows), longest(model, recipe)
     works = [measure_work(shape, window, most) for window in shape.windows]
     work = tokens * (sum(one.forward + one.backward for one in works) + head_work(shape))
-    own = micro_step_work(shape, opened=plan.quantization.value == "nf4" or shape.magnitudes)
+    own = micro_step_work(shape, opened=plan.quantization.value in FOUR_BITS or shape.magnitudes)
 
     def take(one: tuple[int, MemoryChoice]) -> float:
         steps = count_micro_steps(tokens, one[0] * most)

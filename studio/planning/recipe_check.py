@@ -13,6 +13,7 @@ from studio.core.i18n import Text, literal, text
 from studio.core.knob import Knob, knobs_of
 from studio.core.recipe import (
     COMPARISONS,
+    FOUR_BITS,
     LEARNS,
     SAMPLING,
     Recipe,
@@ -148,6 +149,8 @@ def _check_objective(recipe: Recipe, data: DataFacts | None) -> Iterator[Problem
     full, rate = recipe.adapter.method == "full", recipe.optim.learning_rate
     if full and recipe.model.quantization != "none":
         yield _problem("model.quantization", "check.full_quantized", value=recipe.model.quantization)
+    if recipe.model.more_bits and recipe.model.quantization != "mixed":
+        yield _warning("model.more_bits", "check.more_bits")
     if full and recipe.model.adapter:
         yield _problem("model.adapter", "check.full_adapter")
     if not full and ADAPTER_RATE_LIMIT < rate <= 1:
@@ -236,7 +239,7 @@ def _check_machine(recipe: Recipe, machine: MachineFacts, model: ModelFacts | No
     if broken:
         stored = model.quantization if model is not None and model.quantization != "none" else ""
         wanted = stored or recipe.model.quantization
-        if wanted in ("nf4", "fp4", "int8"):
+        if wanted in (*FOUR_BITS, "fp4", "int8"):
             id = "check.stored_without_bitsandbytes" if stored else "check.bitsandbytes"
             field = "model.source" if stored else "model.quantization"
             yield _problem(field, id, value=wanted, reason=literal(broken))

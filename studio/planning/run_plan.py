@@ -21,13 +21,9 @@ from studio.planning.backend_choice import (
     runs_fast,
 )
 from studio.planning.decoder_shape import find_asked_ops, read_decoder, trains_magnitudes
-from studio.planning.memory_estimate import (
-    count_linear_parameters,
-    count_quantized,
-    estimate_calibration,
-    predict,
-)
+from studio.planning.memory_estimate import estimate_calibration, predict
 from studio.planning.micro_batch import choose_decoder_rows, choose_own_rows, explain
+from studio.planning.quantization_choice import choose_quantization
 from studio.planning.shared_prompts import choose_shared_prompts, limit_length, share_lengths
 from studio.planning.slow_paths import find_slower
 from studio.planning.suggestions import make_offers
@@ -56,13 +52,14 @@ def plan(
         device=device,
         dtype=_choose_dtype(recipe.model.precision, machine, gpu),
         attention=_choose_attention(recipe.model.attention, model, backend, gpu),
-        quantization=_choose_quantization(machine, recipe, model, backend, gpu),
+        quantization=choose_quantization(recipe, model, backend, gpu, bitsandbytes_reason(machine)),
         optimizer=optimizer,
         checkpointing=Choice(value=False, reason=text("plan.checkpointing.off")),
         kernels={op: choose_kernel(op, machine, backend, gpu, recipe.run.kernels) for op in ops},
         offers=make_offers(machine, backend, recipe),
         multi_gpu=_choose_multi_gpu(machine, gpu),
         rope=choose_rope(recipe, model),
+        more_bits=recipe.model.more_bits,
         backend=backend.row,
     )
     fp8 = _choose_fp8(draft, recipe, model, gpu)
@@ -249,36 +246,6 @@ def _choose_attention(wanted: str, model: ModelFacts, backend: Backend, gpu: Gpu
         form = backend.attention.removeprefix("sdpa_")
         return Choice(value="sdpa", reason=text(f"plan.attention.{form}", gpu=gpu.name))
     return Choice(value="sdpa", reason=text("plan.attention.sdpa"))
-
-
-def _choose_quantization(
-    machine: MachineFacts, recipe: Recipe, model: ModelFacts, backend: Backend, gpu: Gpu | None
-) -> Choice:
-    wanted, broken = recipe.model.quantization, bitsandbytes_reason(machine)
-    if model.quantization != "none":
-        return Choice(
-            value=model.quantization, reason=text("plan.quantization.stored", value=model.quantization)
-        )
-    if wanted == "none":
-        return Choice(value="none", reason=text("plan.quantization.none"))
-    if recipe.adapter.method == "full":
-        return Choice(value="none", reason=text("plan.quantization.full"))
-    if broken:
-        return Choice(
-            value="none", reason=text("plan.quantization.broken", value=wanted, reason=literal(broken))
-        )
-    # On a processor it only saves memory, so it is done where it is asked for though no row proposes it.
-    old = gpu is not None and gpu.vendor == "nvidia" and gpu.capability < versions.gate("int8")
-    if gpu is not None and (backend.four_bit == "off" or (wanted == "int8" and old)):
-        return Choice(value="none", reason=text("plan.quantization.gpu", value=wanted, gpu=gpu.name))
-    reached = count_quantized(wanted, model)
-    if model.expert_parameters and reached == count_linear_parameters(model):
-        return Choice(value=wanted, reason=text("plan.quantization.experts", value=wanted))
-    if model.expert_parameters:
-        share = 100 * reached / model.parameters
-        held = {"share": f"{share:.1f}", "rest": f"{100 - share:.1f}"}
-        return Choice(value=wanted, reason=text("plan.quantization.nf4_experts", **held))
-    return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
 
 
 def _choose_fp8(draft: BackendPlan, recipe: Recipe, model: ModelFacts, gpu: Gpu | None) -> Choice:

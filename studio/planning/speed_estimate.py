@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from studio.core.facts import BackendPlan, DataFacts, Gpu, MachineFacts, MeasuredSpeed, ModelFacts
 from studio.core.i18n import Text, text
-from studio.core.recipe import SAMPLING, Recipe, change_recipe, share_held_out
+from studio.core.recipe import FOUR_BITS, SAMPLING, Recipe, change_recipe, share_held_out
 from studio.machine.matmul_speeds import find_card, rate_card, rate_processor, read_speeds, share_of_wide
 from studio.planning.decoder_shape import longest, read_decoder
 from studio.planning.layer_flops import ATTENTION_SLOWNESS, slowdown
@@ -257,7 +257,7 @@ def measure_twins(plan: BackendPlan, model: ModelFacts) -> float:
     """Return how many times as long the decoder's step takes for the ops that PyTorch's operations compute."""
     shares, extra = read_speeds()["twins"], 0.0
     for op, choice in plan.kernels.items():
-        if choice.value != "reference" or (op == "nf4" and plan.quantization.value != "nf4"):
+        if choice.value != "reference" or (op == "nf4" and plan.quantization.value not in FOUR_BITS):
             continue
         if op == "flash":  # elsewhere the library's attention is as fast
             extra += read_speeds()["attention_twin"]["is"] * (plan.attention.value == "eager")

@@ -13,6 +13,7 @@ from studio.core.i18n import text
 from studio.core.json_file import parse_json
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.engine.exporters.kept_parts import KeptParts
+from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
     if job.record.adapter:
         trained_on = job.plan.quantization.value
+        settings["base"] = RunFolder(job.run_folder).find_base(job.plan)
         base = load_model(job.facts, quantization=trained_on, rope=job.plan.rope.value, **settings).model
         quantized = trained_on != "none"
         plain = base.dequantize() if quantized else base

@@ -53,6 +53,7 @@ def find_problem(job: ExportJob) -> Text | None:
         (bool(recipe.adapter.tokens or recipe.adapter.tokens_file), "export.script.tokens"),
         (bool(recipe.adapter.modules_to_save), "export.script.modules"),
         (recipe.model.rope_scaling != "none", "export.script.rope"),
+        (job.plan.quantization.value == "mixed", "export.script.mixed"),
         (recipe.optim.optimizer != "adamw", "export.script.optimizer"),
     )
     return next((text(id) for wrong, id in reasons if wrong), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,7 @@ from studio.data.common_beginnings import measure_rows
 from studio.data.prepare import PreparedData
 from studio.engine.artifact import sum_frozen
 from studio.engine.build import load_fast, make_step
-from studio.engine.checkpoint import require_space, save_checkpoint
+from studio.engine.checkpoint import list_checkpoints, require_space, save_checkpoint
 from studio.engine.checkpoint_state import count_checkpoint, write_training
 from studio.engine.fault_recovery import Recovery
 from studio.engine.objectives import read_objective
@@ -34,9 +35,13 @@ from studio.models.adapt import LITTLE_REACH, measure_reach, trained_state, unwr
 from studio.models.load import Loaded
 from studio.models.optimize_model import Fast
 from studio.planning.learned_limits import Load
+from studio.planning.memory_estimate import count_base_file
 from studio.planning.run_plan import gigabytes, limit_memory
 from studio.planning.run_plan import plan as make_plan
 from studio.planning.slow_paths import note_loading, say_slower
+
+if TYPE_CHECKING:
+    from studio.models.mixed_base import BaseWish
 
 
 def load(run: Run, prepared: Prepared) -> Training:
@@ -59,7 +64,10 @@ def load(run: Run, prepared: Prepared) -> Training:
         proof = Proof(
             *(run.remembered, run.machine, card, recipe, plan, Path(facts.folder), prepared.hashing.result)
         )
-        loaded, fast = load_fast(recipe, facts, plan, prepared.tokenizer, run.weights, proof.holds)
+        base = _wish_base(run, data) if plan.quantization.value == "mixed" else None
+        if base is not None and not base.path.is_file():
+            require_space(run.folder.path, count_base_file(plan, facts))
+        loaded, fast = load_fast(recipe, facts, plan, prepared.tokenizer, run.weights, proof.holds, base)
         frozen_sum = sum_frozen(loaded.model)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
         plan = note_loading(plan, fast.refused, fast.twins, run.machine, recipe, facts, gpu)
@@ -121,6 +129,20 @@ def load(run: Run, prepared: Prepared) -> Training:
         proof=proof,
         frozen_sum=frozen_sum,
         rewards=rewards,
+    )
+
+
+def _wish_base(run: Run, data: PreparedData) -> BaseWish:
+    """Return what the run's mixed base is to be made of: rows from all over its data."""
+    from studio.models.mixed_base import ROWS, BaseWish  # imports bitsandbytes
+
+    places = sorted({round(i * (len(data.train) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
+    return BaseWish(
+        path=run.folder.mixed_base,
+        rows=[data.train[i].token_ids.tolist() for i in places],
+        more_bits=run.recipe.model.more_bits,
+        may_make=not list_checkpoints(run.folder.checkpoints),
+        go_on=run.stop_when_asked,
     )
 
 

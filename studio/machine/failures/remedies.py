@@ -32,7 +32,7 @@ def recompute(recipe: Recipe | None) -> dict[str, Any]:
 
 def hold_in_4_bits(recipe: Recipe | None) -> dict[str, Any]:
     """Hold the frozen weights in nf4, where there are frozen weights."""
-    if recipe is None or recipe.adapter.method == "full" or recipe.model.quantization == "nf4":
+    if recipe is None or recipe.adapter.method == "full" or recipe.model.quantization in ("nf4", "mixed"):
         return {}
     return {"model.quantization": "nf4"}
 

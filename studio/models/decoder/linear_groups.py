@@ -41,6 +41,7 @@ def build_groups(
 def _weights(group: Sequence[LinearPart], tail: int, dtype: torch.dtype, scratch: Scratch) -> FrozenWeights:
     linears = [part.base for part in group]
     rescaled = any(part.magnitude is not None for part in group)
-    if getattr(linears[0].weight, "quant_state", None) is None and not rescaled:
+    packed = any(getattr(linear.weight, "quant_state", None) is not None for linear in linears)
+    if not packed and not rescaled:
         return ResidentWeights(linears, tail)
     return OpenedWeights(linears, tail, dtype, scratch)

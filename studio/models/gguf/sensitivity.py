@@ -28,8 +28,6 @@ STEPS = ("Q8_0", "Q6_K", "Q5_K", "Q4_K")
 """From the most bits to the fewest."""
 SHORT_STEPS = ("Q8_0", "Q5_1", "Q5_0")
 """Of rows that are no whole blocks of 256."""
-TOKENS = 640
-"""That are read for each tensor and form: 628 told the demo's tensors apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,8 @@ def measure_losses(
     """
     import torch
 
-    device, texts, count = next(model.parameters()).device, [], 0
-    for row in rows:
-        if count < TOKENS:
-            texts.append(torch.tensor([list(row[: TOKENS - count])], device=device))
-            count += texts[-1].shape[1]
+    from studio.models.next_tokens import NextTokens
+
     weights = dict(model.named_parameters())
     measured = [
         one
@@ -93,11 +88,7 @@ def measure_losses(
         if len(one.sources) == 1 and one.sources[0] in weights and not one.part
     ]
 
-    @torch.inference_mode()
-    def predict(ids: torch.Tensor) -> torch.Tensor:
-        return model(ids, use_cache=False).logits[0].float().log_softmax(-1)
-
-    wanted = [predict(ids) for ids in texts]
+    before = NextTokens(model, rows)
     names = {one.name for one in measured}
     losses = {name: dict(found) for name, found in known.items() if name in names}
     for tensor in measured:
@@ -109,11 +100,7 @@ def measure_losses(
             for form in list_steps(tensor):
                 with torch.no_grad():
                     weight.copy_(_round_trip(kept, form, importance.get(tensor.name)))
-                found = sum(
-                    float((one.exp() * (one - predict(ids))).sum())
-                    for one, ids in zip(wanted, texts, strict=True)
-                )
-                forms[form] = max(0.0, found / max(1, count))
+                forms[form] = before.measure()
         finally:
             with torch.no_grad():
                 weight.copy_(kept)

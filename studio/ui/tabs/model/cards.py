@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from studio.core.facts import ModelFacts
 from studio.core.i18n import literal
+from studio.core.recipe import FOUR_BITS
 from studio.services.model_fit import JUDGED_TOKENS, count_active, name_method
 from studio.services.model_library import FoundModel
 from studio.ui.cards import note_card
@@ -93,7 +94,7 @@ def model_details(model: FoundModel, quantization: str, say: Say, note: str = ""
         owner=owner,
         name=name,
         note=note,
-        quantization=quantization,
+        quantization="nf4" if quantization in FOUR_BITS else quantization,
         methods=[(one, say(name_method(one))) for one in model.fit.methods],
         tokens=JUDGED_TOKENS,
         rows=_rows(model, say) if model.facts is not None else [],

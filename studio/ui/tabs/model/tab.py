@@ -11,7 +11,7 @@ import gradio as gr
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal
-from studio.core.recipe import Recipe
+from studio.core.recipe import FOUR_BITS, Recipe
 from studio.hub.access_token import show_address
 from studio.services.model_fit import name_method
 from studio.services.model_library import FoundModel
@@ -199,7 +199,8 @@ class ModelTab:
     def _adapt(self, recipe: Recipe, model: FoundModel) -> tuple[dict[str, str], str]:
         """Return what must change of the recipe for `model`, and what is said of it."""
         methods = {one.quantization: one for one in model.fit.methods}
-        now = methods.get(recipe.model.quantization)
+        held = recipe.model.quantization
+        now = methods.get("nf4" if held in FOUR_BITS else held)
         best = next((one for one in model.fit.methods if one.method == model.fit.method), None)
         fits = best is not None and best.verdict != "no"
         if recipe.adapter.method == "full" or not fits or now is None or now.verdict != "no":
