@@ -265,6 +265,9 @@ FAILURES = (
             r"[Ww]eights? (?:is|are|was|were) not (?:initiali[sz]ed|loaded|found)(?: from (?:the )?checkpoint)?"
             r": ?[\[{]['\"]",
             r"[Uu]nexpected weight: [\w.]+\.(?:weight|bias)\b",
+            r"assumes \S{1,200} is in the state_dict",
+            r"[Cc]ould not find (?:[\w.]+\.\*|\S{0,60}(?:lm_head|embed_tokens|norm\.weight)\S{0,20}) in (?:the )?"
+            r"(?:model|checkpoint|weights)",
             r"^lora key not loaded: \S+",
             r"KeyError: '[\w.]*(?:^|[._])(?:layers?|blocks?|h)[._]\d+[._][\w.]+'",
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
