@@ -20,13 +20,15 @@ from studio.data.formats.context import TECHNICAL
 from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, is_answer
-from studio.data.whole_examples import ends_with, find_alone, find_halves
+from studio.data.ranking import DATED, GRADED, JUDGED, TRUE, is_answer
+from studio.data.whole_examples import ends_with, find_alone, find_corrected, find_halves
 
 CODE_CHARACTERS = 12
 """A longer code is an id, or a checksum."""
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
+SAME_ROWS = 5
+"""In so many rows at least one and the same cell says nothing of any of them."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 
@@ -60,8 +62,12 @@ def ask_columns(
         )
     wholes = [one.name for one in questions if holds_several(one, known, rows)]
     questions.sort(key=lambda one: one.name in wholes)
-    halves = None if chosen else find_halves(known, rows)
-    if halves:
+    halves = None
+    if set(chosen) <= {"prompt"}:
+        every = [*measure_columns(columns, rows).values()] if chosen else known
+        halves = find_halves(every, rows) or find_corrected(every, rows)
+        halves = halves if halves and chosen.get("prompt", halves[0]) == halves[0] else None
+    if halves and not chosen:
         front = next(one for one in known if one.name == halves[0])
         questions = [front, *(one for one in questions if one is not front)]
     question = chosen.get("prompt") or (questions[0].name if questions else "")
@@ -71,7 +77,7 @@ def ask_columns(
     # What is read helps to tell what is written for it, also where the person has named it.
     beside = [name for name in columns if name == question or name not in chosen.values()]
     all_known = [*measure_columns(beside, rows).values()]
-    answers = order_answers(all_known, question)
+    answers = [one for one in order_answers(all_known, question) if not _says_one(one)]
     wholes += [one.name for one in answers if holds_several(one, all_known, rows)]
     # What stands in the question already is not to be learned as its answer.
     answers.sort(key=lambda one: one.name in wholes or (one.is_prose and repeats(one.name, [question], rows)))
@@ -80,8 +86,14 @@ def ask_columns(
         if _holds_lists(spoken[0].name, rows):
             what = text("data.ask.turns", column=shorten(spoken[0].name))
             return (ask_format(what, ("messages",)),)
-        if not answers:
+        if not answers and not spoken[0].structured and not _says_one(spoken[0]):
             return (ask_choice("text", "data.ask.text", spoken),)
+        if not answers:
+            raise StudioError(
+                text("data.sniff.nothing"),
+                text("data.sniff.nothing.why", columns=show_names(columns)),
+                text("data.sniff.nothing.fix"),
+            )
     if not chosen and (document := find_alone(known, rows)):
         return (ask_choice("text", "data.ask.text", [document]),)
     if not chosen and _is_alone(question, answers, rows):
@@ -107,6 +119,13 @@ def ask_columns(
     if not asked and question:
         raise _refuse_open(question)
     return tuple(asked)
+
+
+def _says_one(one: Column) -> bool:
+    """Return whether a column holds one and the same in all rows, and is no label of a file sorted by its labels."""
+    words = {*part_name(one.name)}
+    found = words & (JUDGED | GRADED | TRUE) or is_answer(one)
+    return one.distinct == 1 and one.rows >= SAME_ROWS and not found
 
 
 def _find_codes(columns: Sequence[Column], questions: Sequence[Column]) -> Column | None:

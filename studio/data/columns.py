@@ -118,7 +118,8 @@ def _sums_up(said: Sequence[set[str]], read: Sequence[set[str]]) -> bool:
 
 def _list_long(cell: object) -> set[str]:
     """Return the words of a cell that are long enough to be about something."""
-    return {*LONG_WORD.findall(cell[:SUMMED_CHARACTERS].lower())} if isinstance(cell, str) else set()
+    words = cell if isinstance(cell, str) else say_material(cell)
+    return {*LONG_WORD.findall(words[:SUMMED_CHARACTERS].lower())}
 
 
 def _measure(name: str, rows: Sequence[Values]) -> Column:

@@ -187,6 +187,11 @@ def understand_source(source: Source, spec: DatasetSpec, cache: Path | None = No
     rows = [row for row in (*source.sample, *source.sample_more(len(source.sample))) if row.problem is None]
     columns = tuple(dict.fromkeys((*source.columns, *list_columns(rows))))
     found = understand(columns, [row.values for row in rows], spec, cache, source.annotated)
+    if found.format is not None and found.format.name == "rl" and source.is_spoken and spec.format == "auto":
+        # Who the speakers are was asked, or said: whose talk ends with another one's words is a talk all the same.
+        reason = next((told for name, _, told in found.ranked if name == "messages"), found.reason)
+        found = understand(columns, [row.values for row in rows], replace(spec, format="messages"), cache)
+        found = replace(found, reason=reason)
     broken = next((row.problem.message for row in source.sample if row.problem is not None), None)
     if rows or broken is None:
         return found

@@ -12,6 +12,7 @@ from studio.data.formats.cells import Values
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped, Score
+from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.prompt_completion import COMPLETIONS
 from studio.data.likelihood import order_answers
 from studio.data.ranking import MOSTLY, TOLD, is_answer, is_either_way, is_one_of_several, is_outdone
@@ -30,7 +31,13 @@ def doubt_roles(
         # A question alone is learned from by rewards; where other columns hold words, one may be the answer.
         asked_for = {"prompt": match.mapping["prompt"], **chosen} if "prompt" in match.mapping else asked_for
     half = "prompt" in asked_for and "completion" not in asked_for and best.name == "rl"
-    half = half and has_answer(columns, rows, asked_for)
+    settings = {name for role, name in match.mapping.items() if role in ("system", "tools")}
+    half = half and has_answer([name for name in columns if name not in settings], rows, asked_for)
+    if half and not chosen and any(holds_turns(row.get(asked_for["prompt"])) for row in rows):
+        # What stands before a talk, or beside it in a word or two, and is called no answer only tells something of it.
+        behind = columns[columns.index(asked_for["prompt"]) + 1 :]
+        beside = measure_columns([name for name in columns if name != asked_for["prompt"]], rows)
+        half = any(is_answer(one) or (one.is_prose and name in behind) for name, one in beside.items())
     if best.name == "rl" and not chosen and is_sentence(match.mapping, columns, rows):
         # No program checks a sentence against another one: it is learned.
         half, asked_for = True, {"prompt": match.mapping["prompt"]}

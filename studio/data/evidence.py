@@ -155,7 +155,9 @@ def _weigh_format(
             return text("data.evidence.answers", column=shorten(answers[0].name))
         written = [one for one in known if hints(one, LABEL) or {*part_name(one.name)} & MADE]
         written = [
-            one for one in written if _is_whole(one) and one.is_prose and one.name not in mapping.values()
+            one
+            for one in written
+            if _is_whole(one) and one.is_prose and not one.structured and one.name not in mapping.values()
         ]
         if choices[0] == "prompt_completion" and len(written) == 1 and not written[0].is_labels:
             return text("data.evidence.answers", column=shorten(written[0].name))
@@ -188,7 +190,7 @@ def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -
         or (
             named
             and may_answer(one)
-            and ((one.spoken and (one.plain or one.is_labels)) or is_answer(one) or one.counted)
+            and ((one.spoken and (one.plain or one.is_labels)) or is_answer(one) or one.counted or one.tagged)
         )
         for one in rest
     )
@@ -264,6 +266,10 @@ def _weigh_pair(
         return None  # of the old one, and not of what stands between
     if any(_competes(one, answer, question) for one in rest):
         return None
+    if answer.structured and any(hints(one, LABEL) and one.distinct > 1 for one in rest):
+        return None  # what is judged, and not what it was found to be
+    if {*part_name(learned)} & (THOUGHTS | TRACES) and any(map(is_answer, rest)):
+        return None  # what it came to stands beside it
     if (question.asks >= ASKING and answer.asks <= TELLING) or (hints(answer, LABEL) and answer.is_prose):
         return _tell(asked, learned)
     if is_renewed(learned, asked) and not question.coded:

@@ -21,17 +21,20 @@ from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
+from studio.data.formats.aliases import INSTRUCTION, QUESTIONS
 from studio.data.formats.answer_lists import find_place, holds_parts, open_list
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series, read_flags
+from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
 from studio.data.formats.question_answer import holds_findings
-from studio.data.grading import ask_counting, ask_labels, ask_verdicts
+from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
+from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
 from studio.data.second_look import TALKED, look_again
@@ -212,7 +215,9 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     elif len(rivals) > 1:
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
         # Who has answers beside a text, or a question, hardly wants to learn the text alone, or from rewards.
-        asked = (ask_format(what, sorted(rivals, key=lambda name: name in ("text", "rl"))),)
+        open_talks = best.name == "rl" and {*rivals[1:]} <= {*TALKED}
+        order = rivals if open_talks else sorted(rivals, key=lambda name: name in ("text", "rl"))
+        asked = (ask_format(what, order),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
         asked = (ask_format(what, names),)
@@ -246,6 +251,10 @@ def _take(
     if unknown:
         raise refuse_role(unknown[0], list(format.roles))
     match = format.match(columns, chosen, rows, said=True)
+    learned = "completion" in match.mapping and "completion" not in chosen and not match.missing
+    if learned and format.doubt(columns, match.mapping, rows) >= BEATEN:
+        mapping = {role: name for role, name in match.mapping.items() if role != "completion"}
+        match = dataclasses.replace(match, mapping=mapping, missing=("completion",))
     asked: list[Question] = []
     for role in match.missing:
         kind = format.kinds.get(role, lambda cell: True)
@@ -263,7 +272,12 @@ def _take(
         first = next((one.choices[0] for one in asked if one.field.rpartition(".")[2] in ASKED), "")
         question = question or first
         free.sort(key=lambda name: name == first)  # what is read is no answer to itself
-        asked.append(ask_role(role, free, rows, question=question, ranked=ranked))
+        one = ask_role(role, free, rows, question=question, ranked=ranked)
+        if role in ANSWERING and question and simplify(question) not in (*QUESTIONS, *INSTRUCTION, "prompt"):
+            # Who was told of a label beside a text, and wants it, means this one.
+            labels = list_labels({"text": question}, columns, rows)[:1]
+            one = one.put_first([label.name for label in labels if label.distinct > 1 or is_true(label.name)])
+        asked.append(one)
     score = Score(confidence=1.0, reason=reason, match=match)
     settled = settled or all(any(chosen.get(role) for role in roles.split("|")) for roles in format.required)
     return _settle(format, match, columns, rows, score, tuple(asked), None if settled else chosen, said=True)

@@ -89,6 +89,26 @@ def ask_labels(
 
     sure: only those whose names say that they belong to the text.
     """
+    labels = list_labels(mapping, columns, rows, sure=sure)
+    if not labels:
+        return ()
+    known = measure_columns([name for name in columns if name not in mapping.values()], rows)
+    what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
+    formats = ("prompt_completion", "text")
+    asked = any(one.asks > 0.5 and one.plain for one in known.values())
+    origins = 0 if asked or any(map(_is_found, labels)) else _count_origins(mapping, columns, rows)
+    if origins >= RICH:
+        return ()
+    if origins >= FEWEST_ORIGINS:
+        # Documents with their provenance are read for themselves; a category only sorts them.
+        formats = formats[::-1]
+    return (ask_format(what, formats),)
+
+
+def list_labels(
+    mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], *, sure: bool = False
+) -> list[Column]:
+    """Return the columns that label the `text` of `mapping`, the likeliest first; as ask_labels."""
     known = measure_columns([name for name in columns if name not in mapping.values()], rows)
     named = [one for one in known.values() if hints(one, LABEL) and one.rows and one.distinct > 1]
     named += [one for one in rank_answers([*known.values()], "") if is_answer(one) and one not in named]
@@ -111,19 +131,7 @@ def ask_labels(
         same = [one for one in known.values() if one.spoken and one.distinct == 1 and _is_class(one)]
         named += same if measure_columns(columns, rows)[mapping["text"]].words < DOCUMENT else []
     named.sort(key=lambda one: is_guessed(one.name, columns))
-    labels = named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
-    if not labels:
-        return ()
-    what = text("data.ask.labels", column=shorten(labels[0].name), sample=labels[0].sample)
-    formats = ("prompt_completion", "text")
-    asked = any(one.asks > 0.5 and one.plain for one in known.values())
-    origins = 0 if asked or any(map(_is_found, labels)) else _count_origins(mapping, columns, rows)
-    if origins >= RICH:
-        return ()
-    if origins >= FEWEST_ORIGINS:
-        # Documents with their provenance are read for themselves; a category only sorts them.
-        formats = formats[::-1]
-    return (ask_format(what, formats),)
+    return named or [one for one in known.values() if not sure and one.spoken and one.is_labels]
 
 
 def _is_class(one: Column) -> bool:

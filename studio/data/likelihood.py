@@ -34,6 +34,7 @@ from studio.data.ranking import (
     MOSTLY,
     THINKING,
     TOLD,
+    is_answer,
     is_test,
     rank_answers,
     rank_questions,
@@ -41,12 +42,12 @@ from studio.data.ranking import (
 from studio.data.related_names import are_twins, hints, is_renewed
 
 READ = frozenset(
-    "question questions query prompt instruction instructions task problem input source src text sentence utterance "
-    "article document passage dialogue dialog conversation email body report essay story original orig old before "
-    "raw buggy bug broken wrong incorrect noisy informal complex normal intent nl request claim message post "
-    "post_text pattern patterns description abstract_of content context requirement requirements topic keywords ask "
-    "user human frage aufgabe eingabe quelle pregunta tarea entrada domanda pergunta вопрос задание 问题 问 输入 题目 "
-    "原文 質問 入力 질문 입력".split()
+    "question questions query prompt prompts queries instruction instructions task problem input source src text "
+    "sentence utterance article document passage dialogue dialog conversation email body report essay story original "
+    "orig old before raw buggy bug broken wrong incorrect noisy informal complex normal intent nl request claim "
+    "message post post_text pattern patterns description abstract_of content context requirement requirements topic "
+    "keywords ask user human frage aufgabe eingabe quelle pregunta tarea entrada domanda pergunta вопрос задание 问题 "
+    "问 输入 题目 原文 質問 入力 질문 입력".split()
 )
 """Words in the names of what is read before something is written."""
 WRITTEN = MADE | frozenset(
@@ -177,6 +178,9 @@ def order_answers(columns: Sequence[Column], question: str) -> list[Column]:
     judged = judged or (bool(order) and (order[0].tagged or is_renewed(order[0].name, question)))
     # What is called an answer with its whole name goes before what is likelier by a word of it, and by its cells.
     named = [one for one in order if hints(one, TOLD) and one.filled >= MOSTLY and one.distinct > 1]
+    results = [one for one in order if is_answer(one) and one.distinct > 1 and one.name != question]
+    if likely and {*part_name(likely.answer)} & TRACES and results:
+        return [*results, *(one for one in order if one not in results)]  # and the way to it as thoughts
     weak = likely is not None and not any(
         hints(one, (*TOLD, *PRODUCTS)) for one in order if one.name == likely.answer
     )

@@ -27,6 +27,10 @@ NUMBERED = frozenset((*SCORES, *RANKS))
 MARK_KEYS = ("label", "type", "preference", "status", "kind")
 """Keys under which an answer says whether it was chosen."""
 SAID_KEYS = ("messages", "content", "text", "response", "answer", "output", "completion", "message", "value")
+COMPARED_WORDS = SAID_WORDS | {"summary", "summaries", "completions", "candidates", "texts", "generations"}
+"""Words in the names of lists of two answers that were compared ..."""
+BETTER_WORDS = frozenset("choice chosen preferred preference better best winner selected pick".split())
+"""... and in the names of the number of the better one."""
 LEAST = 2
 MARKED = re.compile(r"(.+?)_?([a-h]|\d)")
 """The name of one of several answers: `response_a`, `answer2`."""
@@ -148,6 +152,67 @@ class Labelled:
                 values = {name: cell for name, cell in row.values.items() if name != self.column}
                 row = Row(row.line, {**values, **sides}, None, row.row, row.offset, row.raw)
             yield row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PickedPair:
+    """Lists of two answers and the number of the better one: a column each."""
+
+    column: str
+    choice: str
+    first: int
+    """The number of the first answer."""
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """Columns that are gone in what it yields."""
+        return (self.column, self.choice)
+
+    @property
+    def note(self) -> Text:
+        """What a person should know."""
+        return text("data.reshape.picked", column=shorten(self.column), choice=shorten(self.choice))
+
+    def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield each Row with the columns `chosen` and `rejected` in place of the list and the number."""
+        for row in rows:
+            said, number = _part_two(row.values.get(self.column)), row.values.get(self.choice)
+            if row.problem is None and said and number in (self.first, self.first + 1):
+                better = number - self.first
+                sides = {"chosen": said[better], "rejected": said[1 - better]}
+                rest = {name: cell for name, cell in row.values.items() if name not in self.consumed}
+                row = Row(row.line, {**rest, **sides}, None, row.row, row.offset, row.raw)
+            yield row
+
+
+def find_picked(columns: Sequence[str], rows: Sequence[Values]) -> PickedPair | None:
+    """Return the list of two answers and the column that picks the better one; None where there are none.
+
+    What is called choices or options belongs to a question, and its number is the answer.
+    """
+    for name in columns:
+        cells = [row[name] for row in rows if not is_empty(row.get(name))]
+        if not {*part_name(name)} & COMPARED_WORDS or not cells or not all(map(_part_two, cells)):
+            continue
+        for other in columns:
+            numbers = {row.get(other) for row in rows if type(row.get(other)) in (int, type(None))} - {None}
+            told = {*part_name(other)} & BETTER_WORDS and len(numbers) == 2 and numbers in ({0, 1}, {1, 2})
+            if told and all(type(row.get(other)) in (int, type(None)) for row in rows):
+                return PickedPair(column=name, choice=other, first=min(numbers))
+    return None
+
+
+def _part_two(cell: object) -> list[object]:
+    """Return the words of the two answers that a cell lists; [] for anything else."""
+    if not isinstance(cell, (list, tuple)) or len(cell) != 2:
+        return []
+    words = [
+        next((one[key] for key in SAID_KEYS if isinstance(one.get(key), str)), None)
+        if isinstance(one, Mapping)
+        else one
+        for one in cell
+    ]
+    return words if all(isinstance(one, str) and one.strip() for one in words) else []
 
 
 def find_labelled(columns: Sequence[str], rows: Sequence[Values]) -> Labelled | None:

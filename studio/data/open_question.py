@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,15 @@ class Question:
     """What each choice means, in the order of `choices`; () where they speak for themselves."""
     field: str
     """Recipe field that answers it: `data.format`, `data.mapping.output`, `data.encoding`, ..."""
+
+    def put_first(self, choices: Sequence[str]) -> Question:
+        """Return the question with those of its `choices` in front that are named."""
+        order = sorted(range(len(self.choices)), key=lambda place: self.choices[place] not in choices)
+        return dataclasses.replace(
+            self,
+            choices=tuple(self.choices[place] for place in order),
+            names=tuple(self.names[place] for place in order) if self.names else (),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as reports have it."""

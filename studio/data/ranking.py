@@ -67,6 +67,8 @@ WHO = frozenset("annotator annotators labeler labeller rater raters reviewer con
 """Words in the names of who found something out."""
 TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
+MEASURED = frozenset("latency duration elapsed runtime sec secs seconds ms millis cost".split())
+"""Words in the names of what was measured while a row was made."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
 """Words in the names of short answers to what a text beside them answers at length."""
 HALF = 0.5
@@ -82,7 +84,14 @@ def is_answer(column: Column) -> bool:
     words = {*part_name(column.name)}
     if column.words >= 3 and not column.is_labels:
         words -= TAGGED
+    if column.counted and len(words) > 1:
+        words -= MADE  # `was_fixed` says whether something was written, and is not it
     return hints(column, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL)) or bool(words & (JUDGED | MADE))
+
+
+def is_true(name: str) -> bool:
+    """Return whether a column's name says that it holds what is known to be the answer."""
+    return bool({*part_name(name)} & TRUE)
 
 
 def may_answer(column: Column) -> bool:
@@ -96,7 +105,7 @@ def may_answer(column: Column) -> bool:
         return True  # dates, places and sums, too
     if column.cut or (column.spoken and (column.is_prose or not words & TECHNICAL)):
         return True
-    if column.distinct < 2 or words & (TECHNICAL | DATED):
+    if column.distinct < 2 or words & (TECHNICAL | DATED | MEASURED):
         return False
     return column.counted or bool(words & (JUDGED | GRADED)) or column.distinct <= column.rows / 2
 
@@ -192,6 +201,8 @@ def is_outdone(name: str, question: str, columns: Sequence[Column]) -> bool:
         return True
     if answer.is_labels and {*part_name(name)} & {"target", "targets"}:
         return any(one.is_labels and {*part_name(one.name)} & JUDGED for one in others)
+    if answer.structured and any(hints(one, LABEL) and one.distinct == 2 for one in others):
+        return True  # what it says of words of the text is judged
     return answer.structured and any(one.coded and one.plain and is_answer(one) for one in others)
 
 
@@ -352,7 +363,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
             not (question in one.sums and not BLOCKING & words),
             not (is_answer(one) or graded),
             hints(one, INPUT),
-            not one.coded or asked_in_code,
+            not one.coded or one.is_labels or asked_in_code,
             alone and graded and not words & JUDGED,
             odd,
             one.filled < MOSTLY,

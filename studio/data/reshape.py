@@ -31,16 +31,19 @@ from studio.data.formats.placeholders import is_placeholder
 from studio.data.list_columns import (
     Labelled,
     Languages,
+    PickedPair,
     Ranked,
     Rated,
     Spread,
     find_labelled,
     find_languages,
+    find_picked,
     find_ranked,
     find_rated,
     find_spread,
 )
 from studio.data.nested import Nested, find_nested
+from studio.data.open_prompts import OpenPrompt, find_open_prompt
 from studio.data.open_question import Question
 from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
@@ -49,7 +52,7 @@ from studio.data.talks.selection import Headed, Talks, find_talks
 from studio.data.talks.trees import list_paths
 from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_time_s
 from studio.data.whole_examples import are_documents
-from studio.data.wrapped_rows import Lift, find_lift
+from studio.data.wrapped_rows import Lift, find_frame, find_lift
 
 SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
            "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id", "spk",
@@ -199,8 +202,8 @@ class Threads:
 
 
 Reshape = (
-    Lift | Annotated | Spread | Rated | Ranked | Labelled | Languages | Nested | Talks | Headed | Threads | Chain
-    | Rounds | Transcript | Speakers | Flagged | Offered
+    Lift | Annotated | Spread | Rated | Ranked | Labelled | PickedPair | Languages | Nested | Talks | Headed | Threads
+    | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -213,12 +216,16 @@ def find_reshapes(
 
     Nothing is reshaped whose columns the person has named, and no talks are made for who wants another format.
     """
+    values = [row.values for row in sample[:JUDGED_ROWS] if row.values]
+    plain = spec.format in PLAIN_FORMATS
+    written = None if plain else find_open_prompt(list_columns(sample), values)
+    first = (written,) if written else ()
     steps: list[Reshape] = []
     named = {column for column in spec.mapping.values() if column}
 
     def look(find: Callable[[Sequence[str], Sequence[Values]], Reshape | None]) -> None:
         rows = sample
-        for step in steps:
+        for step in (*first, *steps):
             rows = tuple(step.apply(rows))
         found = find(list_columns(rows), [row.values for row in rows[:JUDGED_ROWS] if row.values])
         if found and not named & {*found.consumed}:
@@ -234,11 +241,12 @@ def find_reshapes(
     def give_turns(columns: Sequence[str], rows: Sequence[Values]) -> Reshape | None:
         return find_talks(columns, rows, sure=spec.format in TALK_FORMATS[1:])
 
-    values = [row.values for row in sample[:JUDGED_ROWS] if row.values]
     if find_pair(list_columns(sample), values) and not any(map(list_paths, values)):
-        return (), ()  # answers that are compared, whose lists are no talks
-    plain = spec.format in PLAIN_FORMATS
+        return first, ()  # answers that are compared, whose lists are no talks
     look(find_labelled)
+    look(find_picked)
+    if steps:
+        look(find_frame)
     look(find_spread)
     if not plain and not steps:
         look(give_turns)
@@ -265,7 +273,7 @@ def find_reshapes(
         if len(steps) == before:
             look(lambda columns, rows: find_transcript(columns, rows, container))
         look(give_roles)
-    return tuple(steps), asked
+    return (*first, *steps), asked
 
 
 def _find_threads(columns: Sequence[str], rows: Sequence[Values]) -> Threads | None:

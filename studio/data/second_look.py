@@ -17,6 +17,7 @@ from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
 from studio.data.dataset_kinds import TITLES
 from studio.data.formats.cells import Values, is_address, is_asking, is_hash, shorten
+from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.context import MATERIALS, TECHNICAL
 from studio.data.formats.format import Format, Mapped
@@ -63,6 +64,8 @@ HEADED = 3
 """So many times longer is a text than its title."""
 FEWEST_ASKED = 8
 """Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""
+MISSED, ENDING_CHARACTERS = 0.2, 100
+"""Of the answers, so many do not come to what is known to be right, in so many letters at their end."""
 SIGNS_CHARACTERS = 12
 """Letters of an average cell from which on signs without words are more than a name or a number."""
 
@@ -95,14 +98,15 @@ def look_again(
     renewed = is_renewed(answer.name, asked)
     if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):
         names = [one.name for one in told]
-        named = any(hints(one, KNOWN) for one in told) or (
+        named = any(hints(one, KNOWN) or _is_missed(one, answer, rows) for one in told) or (
             not hints(answer, TOLD) and any(hints(one, TOLD) for one in told)
         )
         names = [*names, answer.name] if named else [answer.name, *names]
         return (ask_role(role, names, rows),)
     free = [one for one in MATERIALS if one in format.roles and one not in mapping]
     if free and not any(chosen.get(one) == "" for one in MATERIALS):
-        unread = [one for one in rest if _is_unread(one, answer, rows)]
+        options = find_series(columns) if "choices" in mapping else ()
+        unread = [one for one in rest if one.name not in options and _is_unread(one, answer, rows)]
         if unread:
             return (ask_choice(free[0], "data.ask.material", unread, none=True),)
     return ()
@@ -195,6 +199,7 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
         known = [] if hints(answer, KNOWN) else [one for one in told if hints(one, KNOWN) and one.is_prose]
         # What a program answered is held against what is known to be right.
         known = [one for one in known if one.plain and one.filled >= MOSTLY and not answer.is_labels]
+        known += [one for one in told if one not in known and _is_missed(one, answer, rows)]
         return known or [
             one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken
         ]
@@ -203,6 +208,19 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
     # One kind sorts the rows; several were found out about each of them.
     told = named or (sorting if len(sorting) > 1 else [])
     return [one for one in told if not repeats(one.name, [answer.name], rows) or one.is_labels]
+
+
+def _is_missed(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether what is known to be the answer, in a word or two, is not what long answers come to.
+
+    A worked answer ends with its result; what a program said, and was held against the truth, often does not.
+    """
+    if not (hints(one, (*KNOWN, "expected")) and one.plain and answer.is_prose and one.filled >= MOSTLY):
+        return False
+    pairs = [(str(row.get(one.name) or ""), str(row.get(answer.name) or "")) for row in rows[:LOOKED_AT]]
+    pairs = [(known.strip().lower(), said.strip().lower()) for known, said in pairs if known and said]
+    missed = sum(known not in said[-len(known) - ENDING_CHARACTERS :] for known, said in pairs)
+    return bool(pairs) and missed >= MISSED * len(pairs)
 
 
 def _is_unread(one: Column, answer: Column, rows: Sequence[Values]) -> bool:

@@ -68,6 +68,13 @@ class Source:
     sampled_bytes: tuple[int, ...] = ()
     """Where the last row of `sample` begins, in each file that it is from."""
 
+    @property
+    def is_spoken(self) -> bool:
+        """Whether a person says, or was asked, whose messages of its talks are learned."""
+        steps = [step for files in self.splits.values() for file in files for step in file.reshapes]
+        told = any(isinstance(step, Speakers) and step.learned for step in steps)
+        return told or any(question.id == "speaker" for question in self.questions)
+
     def sample_more(self, rows: int) -> tuple[Row, ...]:
         """Return up to `rows` rows of the middle, picked at random, and of the end of train, in their order.
 

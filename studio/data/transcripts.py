@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from studio.core.i18n import Text, text
 from studio.data.columns import repeats
-from studio.data.formats.aliases import ANSWERS, INSTRUCTION, QUESTIONS
+from studio.data.formats.aliases import ANSWERS, INPUT, INSTRUCTION, PRODUCTS, QUESTIONS, SOURCES
 from studio.data.formats.cells import Values, is_blank, shorten
-from studio.data.formats.column_names import simplify
+from studio.data.formats.column_names import find_core, part_name, simplify
 from studio.data.formats.placeholders import is_placeholder
 from studio.data.row import Row
 from studio.data.transcript_styles import (
@@ -111,8 +111,19 @@ def find_style(cells: Sequence[str], *, alone: bool, plain: bool = False) -> Sty
         if (style.name in ("names", "ends") and not alone) or (style.name == "questions" and not plain):
             continue
         if sum(_is_talk(cell, style) for cell in cells) >= SHARE * len(cells):
-            return style
+            return None if style.name == "names" and _are_records(cells, style) else style
     return None
+
+
+def _are_records(cells: Sequence[str], style: Style) -> bool:
+    """Return whether all texts have the same marks once each, some of them of questions and none of answers.
+
+    `Topic: ...` above `Question: ...` are the fields of a record, and no people.
+    """
+    marks = [tuple(who.lower() for who, _, _ in part_transcript(cell, style)) for cell in cells]
+    roles = {name_role(who) for who in marks[0]}
+    once = len({*marks}) == 1 < len(marks) and len({*marks[0]}) == len(marks[0])
+    return once and "" in roles and "user" in roles and "assistant" not in roles
 
 
 def _is_talk(words: str, style: Style) -> bool:
@@ -302,6 +313,8 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
     long = [name for name in texts if lengths[name] >= 0.5 * max(lengths.values())]
     if len(long) != 1:
         return None
+    if _answers(long[0]) and any(_asks(name) for name in texts if name != long[0]):
+        return None  # an answer with names and colons in it
     cells = [
         row[long[0]]
         for row in rows[:LOOKED_AT]
@@ -324,6 +337,18 @@ def find_transcript(columns: Sequence[str], rows: Sequence[Values], container: s
     if not any(simplify(name) in ANSWERS for name in columns) and _are_open(cells, style):
         return None  # prompts: what is said to them stands elsewhere, under a name of its own
     return Transcript(column=long[0], style=style.name, apart=style.single and plain)
+
+
+def _answers(name: str) -> bool:
+    """Return whether a column is called what is written for something else."""
+    named = {simplify(name), find_core(name)} & {*ANSWERS, *PRODUCTS}
+    return bool(named or {*part_name(name)} & {"target", "targets", "output", "completion"})
+
+
+def _asks(name: str) -> bool:
+    """Return whether a column is called what something is written for."""
+    named = {simplify(name), find_core(name)} & {"prompt", *QUESTIONS, *INSTRUCTION, *INPUT, *SOURCES}
+    return bool(named or {*part_name(name)} & {"input", "prompt", "source"})
 
 
 def _has_system(cells: Sequence[str], style: Style, rows: Sequence[Values]) -> bool:

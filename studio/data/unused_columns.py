@@ -21,7 +21,7 @@ from studio.data.formats.aliases import (
 from studio.data.formats.cells import Values, count_words, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
 from studio.data.formats.column_relations import judges
-from studio.data.formats.context import MATERIALS, TECHNICAL, say_material
+from studio.data.formats.context import MATERIALS, TECHNICAL, is_remark, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
@@ -96,6 +96,8 @@ def find_rest(
         for one in rest
         if not {simplify(one.name), find_core(one.name)} & rivals
         or any(are_twins(one.name, name) for name in asked)
+        # A `query` of a database is no other wording of a question.
+        or (one.coded and one.plain and not any(known[name].coded for name in asked))
     ]
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
@@ -160,6 +162,9 @@ def find_rest(
     if asked and learned and (known[learned[0]].is_labels or _says_whether(known[learned[0]], rows)):
         # What is found out about words in a text is found out about these words.
         old += [one for name, one in known.items() if name not in used and points_into(one, used, rows)]
+    if asked and learned and hints(known[learned[0]], LABEL) and known[learned[0]].is_labels:
+        # A label beside two texts was found for both, however short one of them is.
+        old += [one for one in rest if one not in old and one.plain and _is_varied(one)]
     heavy += [one for one in old if one not in heavy]
     if asked and learned:
         heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
@@ -224,7 +229,7 @@ def ask_rest(
         )
         formats = ("text", "prompt_completion")
         return (ask_format(what, formats[::-1] if asking else formats),)
-    thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING)]
+    thoughts = [one for one in rest if {*part_name(one.name)} & (THOUGHTS | THINKING | TRACES)]
     # What explains a score belongs to the score.
     thoughts = [one for one in thoughts if not {*part_name(one.name)} & BLOCKING]
     # `Explanation` goes before `Pre-Revision Explanation`.
@@ -247,6 +252,7 @@ def ask_rest(
         one
         for one in rest
         if one in thoughts
+        or is_remark(one.name, rows)
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
         or are_versions(one.name, asked)

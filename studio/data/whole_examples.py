@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
+from studio.data.dataset_kinds import NUMBERED
 from studio.data.formats.cells import Values, is_address, is_blank, is_empty
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_lines, say_material
@@ -13,6 +15,8 @@ from studio.data.formats.text import holds_document
 from studio.data.likelihood import NOTED
 from studio.data.ranking import DATED, GRADED, JUDGED, MADE
 
+ALIKE, COMPARED_ROWS, COMPARED_CHARACTERS = 0.8, 20, 400
+"""So alike are two texts of which one is the other corrected, on average of so many rows and their first letters."""
 SIGNS_CHARACTERS = 4
 """So many signs stand behind the result of a worked solution: a full stop, brackets."""
 PART = 0.3
@@ -136,6 +140,25 @@ def find_halves(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str,
             if len(behind) == 1:
                 return front, behind[0]
     return None
+
+
+def find_corrected(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[str, str] | None:
+    """Return the two texts of a table without a header that say almost the same: before a correction, and after."""
+    texts = [
+        one.name
+        for one in columns
+        if one.plain and one.spoken and not one.coded and one.characters >= SIGNS_CHARACTERS
+    ]
+    rest = [one for one in columns if one.name not in texts]
+    named = not all(NUMBERED.fullmatch(one.name) for one in columns)
+    if named or len(texts) != 2 or any(one.spoken for one in rest):
+        return None
+    pairs = [tuple(row.get(name) for name in texts) for row in rows[:COMPARED_ROWS]]
+    pairs = [cells for cells in pairs if all(isinstance(cell, str) and not is_blank(cell) for cell in cells)]
+    alike = [SequenceMatcher(None, *(cell[:COMPARED_CHARACTERS] for cell in pair)).ratio() for pair in pairs]
+    changed = any(here != there for here, there in pairs)
+    near = len(alike) >= FEW and sum(alike) >= ALIKE * len(alike) and changed
+    return (texts[0], texts[1]) if near else None
 
 
 def _begins(name: str, whole: str, front: str, rows: Sequence[Values]) -> bool:

@@ -52,7 +52,8 @@ def find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
     found = [
         name
         for name in columns
-        if (simplify(name) in LIFTED or _holds_options(name, rows)) and _is_object(name, rows)
+        if (simplify(name) in LIFTED or _holds_options(name, rows) or _holds_pair(name, rows))
+        and _is_object(name, rows)
     ]
     found = [name for name in found if not _is_made(name, columns, rows)]
     if "inputs" not in map(simplify, found):
@@ -62,6 +63,33 @@ def find_lift(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
         # What a labelling service was given, and beside it what people said of it.
         found = [name for name in columns if name in asking or _wraps_one(name, rows)]
     return Lift(columns=tuple(found)) if found else None
+
+
+def find_frame(columns: Sequence[str], rows: Sequence[Values]) -> Lift | None:
+    """Return the only object beside two answers that holds sentences: what they answer; None where there is none."""
+    if not {"chosen", "rejected"} <= {simplify(name) for name in columns}:
+        return None
+    rest = [name for name in columns if simplify(name) not in ("chosen", "rejected")]
+    said = [
+        name
+        for name in rest
+        if any(isinstance(row.get(name), str) and _is_sentence(row[name]) for row in rows)
+    ]
+    found = [name for name in rest if _is_object(name, rows) and any(_tells(row.get(name)) for row in rows)]
+    return Lift(columns=tuple(found)) if len(found) == 1 and not said else None
+
+
+def _tells(cell: object) -> bool:
+    """Return whether an object holds a sentence."""
+    values = cell.values() if isinstance(cell, Mapping) else ()
+    return any(isinstance(one, str) and _is_sentence(one) for one in values)
+
+
+def _holds_pair(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether each cell of a column is an object with a better and a worse answer."""
+    cells = [row[name] for row in rows if not is_empty(row.get(name))]
+    named = [{simplify(key) for key in cell} if isinstance(cell, Mapping) else set() for cell in cells]
+    return bool(cells) and all({"chosen", "rejected"} <= keys for keys in named)
 
 
 def _holds_options(name: str, rows: Sequence[Values]) -> bool:

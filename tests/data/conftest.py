@@ -191,7 +191,7 @@ def english():
 def tell(tmp_path):
     """A function: rows, or columns -> the report of `data`."""
 
-    def run(rows=None, file="rows.jsonl", answers=(), header=True, **columns):
+    def run(rows=None, file="rows.jsonl", answers=(), header=True, format="auto", **columns):
         if rows is None:
             rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
         path = tmp_path / file
@@ -200,6 +200,6 @@ def tell(tmp_path):
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        return describe(DatasetSpec(source=str(path), mapping=dict(answers)), rows=2)
+        return describe(DatasetSpec(source=str(path), format=format, mapping=dict(answers)), rows=2)
 
     return run

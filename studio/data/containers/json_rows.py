@@ -19,6 +19,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     REJECTED,
     SOURCES,
+    SYSTEM,
     TEXT,
 )
 from studio.data.formats.cells import is_asking
@@ -71,6 +72,8 @@ TRAINING = frozenset(("train", "training"))
 SPLITS = TRAINING | frozenset("test testing val valid validation dev development eval evaluation".split())
 """Words in the names of splits."""
 TESTING = frozenset(("test", "testing"))
+PATTERNS = ("patterns", "queries", "questions", "examples", "utterances", "phrases")
+"""What the wordings of a question are called."""
 Rows = list[dict[str, Any]]
 
 
@@ -78,6 +81,8 @@ def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     """Return the rows of an object that is a whole file; None where it is a row itself, or a list in it has them."""
     if not level and _is_row(value):
         return [dict(value)]
+    if not level and (told := _find_told(value)):
+        return told
     found = _find_notebook(value) or _find_table(value) or _find_splits(value) or _find_groups(value)
     found = found or (None if level else _find_texts(value))
     found = found or _find_columns(value) or _find_keyed(value)
@@ -95,6 +100,14 @@ def find_rows(value: Mapping[str, Any], level: int = 0) -> Rows | None:
     others = [part for part in value.values() if isinstance(part, list) and part]
     deeper = [rows for part in inner if (rows := find_rows(part, level + 1))]
     return deeper[0] if len(deeper) == 1 and not others else None
+
+
+def _find_told(value: Mapping[str, Any]) -> Rows | None:
+    """Return the only list of rows of an object, each with the system prompt that stands beside the list for all."""
+    lists = [part for part in value.values() if _holds_rows(part)]
+    said = {key: part for key, part in value.items() if simplify(key) in SYSTEM and isinstance(part, str)}
+    said = {key: part for key, part in said.items() if part.strip()}
+    return [{**said, **row} for row in lists[0]] if len(lists) == 1 and said else None
 
 
 def _holds_rows(part: object) -> bool:
@@ -207,15 +220,24 @@ def name_splits(value: Mapping[str, Any]) -> dict[str, str]:
 
 def _find_groups(value: Mapping[str, Any]) -> Rows | None:
     """Return the rows of an object of lists of like objects, each with the name of its list: its class, its topic."""
-    parts = list(value.values())
-    if len(parts) < 2 or name_splits(value) or not all(map(_holds_rows, parts)):
+    parts = dict(_list_parts(value, ()))
+    if len(parts) < 2 or name_splits(value) or not all(map(_holds_rows, parts.values())):
         return None
-    keys = [{*part[0]} for part in parts]
+    keys = [{*part[0]} for part in parts.values()]
     shared, every = keys[0].intersection(*keys), keys[0].union(*keys)
     if not shared or 2 * len(shared) < len(every):
         return None
     name = next(name for name in ("class", "group", "list", "found_under") if name not in every)
-    return [{name: group, **row} for group, part in value.items() for row in part]
+    return [{name: " / ".join(path), **row} for path, part in parts.items() for row in part]
+
+
+def _list_parts(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield what is no object in an object of groups, with the names that lead to it."""
+    for key, part in value.items():
+        if isinstance(part, Mapping) and part and len(path) < LEVELS:
+            yield from _list_parts(part, (*path, key))
+        else:
+            yield (*path, key), part
 
 
 def _find_cells(value: Mapping[str, Any]) -> Rows | None:
@@ -232,6 +254,8 @@ def _find_texts(value: Mapping[str, Any]) -> Rows | None:
     """
     if any(simplify(key) in NAMED or LANGUAGE.fullmatch(key) for key in value):
         return None
+    if _are_named(value):
+        return None
     lengths = {len(part) if isinstance(part, list) else 0 for part in value.values()}
     if len(value) < MANY and len(lengths) == 1 and 0 not in lengths:
         return None
@@ -243,6 +267,19 @@ def _find_texts(value: Mapping[str, Any]) -> Rows | None:
     # Long texts are pieces of the documents that they stand under; short ones are examples of a class.
     long = sum(len(one.split()) for _, one in found) >= PIECE * len(found)
     return [{"source" if long else "class": " / ".join(path), "text": one} for path, one in found]
+
+
+def _are_named(value: Mapping[str, Any]) -> bool:
+    """Return whether an object holds objects, most of which have what is asked and what answers it under these names.
+
+    Each of them is a row then, as an intent with its questions and its answers.
+    """
+    parts = [{*map(simplify, part)} for part in value.values() if isinstance(part, dict)]
+    if len(parts) == 1 and len(value) == 1:
+        return _are_named(next(iter(value.values())))
+    asked, said = {*QUESTIONS, *INSTRUCTION, *INPUT, *PATTERNS}, {*ANSWERS, *EXPECTED}
+    both = [bool(keys & asked and keys & said) for keys in parts]
+    return len(parts) == len(value) >= LEAST_PARTS and 2 * sum(both) > len(parts)
 
 
 def _list_leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -29,7 +29,7 @@ DATE = re.compile(
 HASH = re.compile(r"(sha\d+:)?[0-9a-f]{32,128}", re.I)
 MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
 CODE = re.compile(
-    r"\s*(select\s.+\sfrom\s|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s|"
+    r"\s*(select\s.+\s(?:from|where)\s|ask\s+(?:where\s*)?\{|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s|"
     r"(create|alter|drop)\s+(table|view)\s|match\s*\(|prefix\s+\w*:)",
     re.I | re.S,
 )

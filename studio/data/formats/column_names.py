@@ -33,7 +33,7 @@ WIDE_QUALIFIERS = frozenset(
 )
 """The same in front of Chinese words."""
 BLOCKING = frozenset(
-    "id ids idx index no num number count len length size score scores rating rank url uri link href path "
+    "id ids idx index no num number count len length size score scores rating rank url uri link href path negatives "
     "file type kind category tag tags source_url lang language date time timestamp start end offset span "
     "position hash key version incorrect wrong hallucinated hallucination unsafe false bad negative neg "
     "distractor rejected worse hard tokens token embedding vector logprob probability prob confidence quality "
@@ -42,6 +42,11 @@ BLOCKING = frozenset(
 """Words that make something else of a name: `answer_start` is no answer."""
 
 
+ABOUT = frozenset(
+    "model models source origin reason reasons policy by annotator reward rewards logp logps label labels explanation "
+    "feedback critique rationale judge provider generator prompt question".split()
+)
+"""Words in the names of what is told of an answer."""
 GUESSED = frozenset(
     "predicted prediction predictions predict pred preds inferred guessed baseline auto automatic machine model system "
     "generated llm gpt ai bot tuned finetuned".split()
@@ -125,8 +130,13 @@ def find_core(name: str) -> str:
 
 
 def list_words(name: str) -> tuple[str, ...]:
-    """Return the words of a column name that could say what it is: () where one makes something else of it."""
+    """Return the words of a column name that could say what it is: () where one makes something else of it.
+
+    Of what was rejected that is the only one: `rejected_evasive` is a worse answer, `rejected_model` is none.
+    """
     words = part_name(name)
+    if "rejected" in words:
+        return () if ({*words} - {"rejected"}) & (BLOCKING | ABOUT) else ("rejected",)
     return (
         ()
         if BLOCKING & {*words}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from studio.data.conversation import Conversation, Message
-from studio.data.formats.aliases import MATERIAL
+from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, MATERIAL
 from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
 from studio.data.formats.column_names import drop_versions, find_core, part_name, simplify
 
@@ -27,6 +27,10 @@ TECHNICAL = frozenset(
 """Words in the names of what only tells something of the words beside it."""
 REMARKS, BRIEF_WORDS = frozenset(("note", "notes")), 8
 """Words in the names of what is read beside a question where it says much, and else was remarked on the row."""
+SENTENCE_WORDS = 20
+"""A remark behind an answer has fewer on average."""
+ANSWERED = frozenset((*ANSWERS, *EXPECTED, *LABEL))
+"""Names of what is learned."""
 LABEL_WORDS = 3
 """A label has fewer words."""
 WORD_CHARACTERS = 24
@@ -47,6 +51,7 @@ def find_material(
     mapping: dict[str, str] = {}
     found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
+    found = [name for name in found if not sample or not is_remark(name, sample)]
     found = drop_versions([*heads, *(name for name in found if name not in heads)])
     for role in MATERIALS:
         if role in chosen:
@@ -56,6 +61,20 @@ def find_material(
         elif found:
             mapping[role] = found.pop(0)
     return mapping
+
+
+def is_remark(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is a note of a sentence behind an answer or a label: what was remarked on it."""
+    columns = [*rows[0]] if rows else []
+    if not {*part_name(name)} & REMARKS or name not in columns:
+        return False
+    said = [count_words(say_material(row[name])) for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
+    before = columns[: columns.index(name)]
+    told = any(
+        {simplify(one), find_core(one)} & ANSWERED or {*part_name(one)} & {"expected", "label", "gold"}
+        for one in before
+    )
+    return told and sum(said) < SENTENCE_WORDS * len(said)
 
 
 def _is_read(name: str, rows: Sequence[Values]) -> bool:

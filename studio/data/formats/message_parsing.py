@@ -32,6 +32,8 @@ REPR_CHARACTERS = 2**20
 """Longer cells in Python's own notation are not read: its parser needs a hundred times their memory."""
 TRANSCRIPT = re.compile(r"(?:\A|\n\n)\s*(USER|ASSISTANT|FUNCTION RESPONSE):")
 """How a talk written as one text begins each turn, as the sets of Glaive for function calling have it."""
+FEWEST_OPEN = 8
+"""Of fewer talks nothing is said by all of them ending with a question."""
 SPEAKERS = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 TRANSCRIPT_END, TRANSCRIPT_SYSTEM = "<|endoftext|>", "SYSTEM: "
 
@@ -102,13 +104,27 @@ def holds_turns_by(role_key: str) -> Any:
 
 
 def doubt_open(columns: Sequence[str], mapping: Mapping[str, str], sample: Sequence[Values]) -> float:
-    """Return 0.5 where hardly a talk holds an answer, and another column does."""
+    """Return 0.5 where hardly a talk holds an answer, and another column does; 0.3 where all end with a question.
+
+    What would be learned of such talks are the answers before the one that is asked for.
+    """
+    if any(ends_open(column, sample) for column in mapping.values()):
+        return 0.3
     if not any(simplify(name) in (*ANSWERS, *EXPECTED) for name in columns if name not in mapping.values()):
         return 0.0
     found = [find_turns(row.get(column)) for row in sample[:50] for column in mapping.values()]
     talks = [turns for turns in found if turns and is_turn(turns[0])]
     answered = sum(any(isinstance(turn, Mapping) and _is_answer(turn) for turn in turns) for turns in talks)
     return 0.5 if talks and answered < 0.1 * len(talks) else 0.0
+
+
+def ends_open(column: str, sample: Sequence[Values]) -> bool:
+    """Return whether a column holds talks that all end with a question, most of them behind answers to others."""
+    found = [find_turns(row.get(column)) for row in sample[:50]]
+    talks = [turns for turns in found if turns and all(map(is_turn, turns))]
+    if len(talks) < FEWEST_OPEN or not all(_name_role(turns[-1]) == "user" for turns in talks):
+        return False
+    return 2 * sum(any(map(_is_answer, turns)) for turns in talks) > len(talks)
 
 
 def adopt_turns(role: str, role_key: str) -> Any:
@@ -130,8 +146,11 @@ def _are_answered(name: str, role_key: str, rows: Sequence[Values]) -> bool:
 
 
 def _is_answer(turn: Mapping[str, object]) -> bool:
-    spelling = next((turn[key] for key in ROLE_KEYS if turn.get(key) is not None), None)
-    return read_role(spelling) == "assistant"
+    return _name_role(turn) == "assistant"
+
+
+def _name_role(turn: Mapping[str, object]) -> str | None:
+    return read_role(next((turn[key] for key in ROLE_KEYS if turn.get(key) is not None), None))
 
 
 def read_turns(values: Values, column: str, images: bool = False) -> list[Message]:

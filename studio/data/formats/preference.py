@@ -28,9 +28,11 @@ from studio.data.formats.tool_calls import holds_tools, read_tools
 from studio.data.row import RowError
 from studio.data.row_codes import RowCode
 
-SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+SPEAKER = re.compile(r"(?:^|\n)(Human|Assistant): ?")
 """How transcripts in one string, such as those of hh-rlhf, begin a turn."""
 ROLES = ("chosen", "rejected")
+LONGEST, WORDY_CHARACTERS = 2, 40
+"""So many times longer than the next is a text that both answers were written for, of so many letters on average."""
 MARKED = (("pos", "positive"), ("neg", "negative"))
 PROMPTED = ("prompt", "instruction")
 """Names of answers that are good and bad where a prompt stands beside them; elsewhere they are found texts."""
@@ -82,7 +84,7 @@ def _read_answer(values: Values, column: str) -> str | list[Message]:
     if has_turns(cell):
         return read_turns(values, column)
     words = read_cell(values, column)
-    if words.lstrip().startswith("Human:") and "\n\nAssistant:" in words:
+    if words.lstrip().startswith("Human:") and "\nAssistant:" in words:
         _, *parts = SPEAKER.split(words.strip())
         speakers = {"Human": "user", "Assistant": "assistant"}
         turns = [
@@ -176,7 +178,30 @@ def _add_prompt(columns: Sequence[str], mapping: dict[str, str], sample: Sequenc
         return mapping
     free = [name for name in columns if name not in mapping.values()]
     found = [name for name in free if asks_last(name, sample)]
+    if not found and {*ROLES} <= {*mapping} and not _share_beginning(mapping, sample):
+        # What stands in neither answer and is by far the longest text was read before them.
+        sizes = {
+            name: sum(len(cell) for row in sample if isinstance(cell := row.get(name), str)) for name in free
+        }
+        order = sorted(free, key=lambda name: -sizes[name])
+        found = [
+            name
+            for name in order[:1]
+            if sizes[name] > LONGEST * max((sizes[one] for one in order[1:]), default=0)
+        ]
+        found = [name for name in found if sizes[name] >= WORDY_CHARACTERS * len(sample)]
     return {"prompt": found[0], **mapping} if len(found) == 1 else mapping
+
+
+def _share_beginning(mapping: Mapped, sample: Sequence[Values]) -> bool:
+    """Return whether the two answers of a row are turns, or texts that begin with the same words: their question."""
+    for row in sample[:5]:
+        sides = [row.get(mapping[role]) for role in ROLES]
+        if not all(isinstance(side, str) for side in sides) or any(map(has_turns, sides)):
+            return True
+        if sides[0].split()[:2] == sides[1].split()[:2]:
+            return True
+    return False
 
 
 FORMAT = Format(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import (
@@ -20,6 +20,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional
 from studio.data.formats.choices import counts_from, find_key, holds_options
+from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS, holds_thoughts, read_thoughts
 from studio.data.formats.flags import ROW_WEIGHTS, holds_weight
 from studio.data.formats.format import Format, Mapped
@@ -53,8 +54,15 @@ PROMPTS = (
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
-    """Return 0.3 where prompts are turns and the other column is text called answer or solution: a check's."""
+    """Return 0.3 where prompts are turns and the other column is text called answer or solution: a check's.
+
+    0.5 where a label stands beside objects that would be learned: it says something of them.
+    """
     completion = mapping.get("completion") or mapping["completion_from_1"]
+    labels = [name for name in columns if name not in mapping.values() and simplify(name) in LABEL]
+    facts = [row.get(completion) for row in sample[:50] if row.get(completion)]
+    if labels and facts and all(isinstance(cell, Mapping) for cell in facts):
+        return 0.5
     named = completion.strip().lower() in ("answer", "solution")
     rows = [row for row in sample[:50] if row.get(mapping["prompt"])]
     turned = [has_turns(row[mapping["prompt"]]) and isinstance(row.get(completion), str) for row in rows]

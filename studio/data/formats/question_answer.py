@@ -26,6 +26,7 @@ from studio.data.formats.cells import (
     holds_words,
     is_asking,
     is_blank,
+    is_coded,
     is_empty,
     is_word,
     name_kind,
@@ -73,6 +74,8 @@ FINDINGS = frozenset(
 """Words in the names of lists of what was found out about a text."""
 STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "confidence", "id"))
 """Keys of its words, and of what was noted of them."""
+VALUE_CHARACTERS, MOST_VALUES = 120, 24
+"""Of a value of an object that is an answer, and of its values."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
 """How lists and objects begin in Python's own notation."""
@@ -200,8 +203,15 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]
+    if len(texts) > 1 or sum(any(map(_is_told, one)) for one in lists) > 1:
+        return None  # the facts of a text, each under its name
     longest = max(lists, key=lambda one: len(str(one[0])), default=None)
     return longest and sort_rated(cell, longest)
+
+
+def _is_told(cell: object) -> bool:
+    """Return whether an entry of a list says something in words, and is no id, date or address."""
+    return isinstance(cell, str) and not is_blank(cell) and not is_coded(cell)
 
 
 def _is_stretch(cell: Mapping[str, object]) -> bool:
@@ -228,10 +238,24 @@ def holds_answer(cell: object) -> bool:
         return True
     if isinstance(cell, Mapping):
         inner = _find_inner(cell)
-        return is_turn(cell) or (inner is not None and holds_answer(inner))
+        return is_turn(cell) or (inner is not None and holds_answer(inner)) or _is_record(cell)
     if isinstance(cell, (list, tuple)):
         return holds_turns(cell) or any(holds_answer(one) for one in cell if one is not None)
     return False
+
+
+def _is_record(cell: Mapping[str, object]) -> bool:
+    """Return whether an object is a few short values under their names, such as a call, or the facts of a text."""
+    values = [
+        one for part in cell.values() for one in (part.values() if isinstance(part, Mapping) else [part])
+    ]
+    values = [one for part in values for one in (part if isinstance(part, (list, tuple)) else [part])]
+    short = all(
+        one is None or (isinstance(one, (str, int, float)) and len(str(one)) <= VALUE_CHARACTERS)
+        for one in values
+    )
+    worded = any(isinstance(one, str) and not is_blank(one) for one in values)
+    return short and worded and len(values) <= MOST_VALUES
 
 
 def holds_asked(cell: object) -> bool:

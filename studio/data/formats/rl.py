@@ -12,7 +12,7 @@ from studio.data.formats.column_names import simplify
 from studio.data.formats.column_relations import hold_words
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.message_parsing import put_system_first
+from studio.data.formats.message_parsing import ends_open, put_system_first
 from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 
@@ -31,8 +31,9 @@ SURE = frozenset(EXPECTED) - {"answer", "solution", "答案"}
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
     """Return what speaks against a prompt without an answer to copy.
 
-    0.5 where another column holds answers, or the answer is prose; 0.25 where only its kind, not the name of the
-    prompt, speaks for it; 0.2 without any column to check answers against, 0.1 where prompts are turns and alone.
+    0.5 where another column holds answers, or the answer is prose; 0.6 for talks that end with an answer; 0.25 where
+    only its kind, not the name of the prompt, speaks for it; 0.2 without any column to check answers against, 0.1 where
+    prompts are turns and alone.
     """
     used = set(mapping.values())
     rows = sample[:LOOKED_AT]
@@ -43,6 +44,8 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return 0.5
     listed = simplify(mapping["prompt"]) in LISTS
     if "answer" not in mapping:
+        if listed and ends_open(mapping["prompt"], rows):
+            return 0.1
         return 0.6 if listed else 0.1 if _asks_alone(columns, mapping["prompt"], rows) else 0.2
     asked = [row for row in rows if not is_empty(row.get(mapping["prompt"]))]
     if asked and all(has_turns(row[mapping["prompt"]]) for row in asked):
