@@ -151,6 +151,8 @@ FORMS = (
     ),
     *_form(
         "unknown",
+        rf"\b(?:unknown|unrecogni[sz]ed|undefined|unsupported|unhandled|invalid)(?!{VAGUE}) "
+        rf"(?P<kind>[a-z]\w+(?: \w+){{1,4}}): (?P<name>[`'\"<(\[]?[^\s,;]{{2,80}}){END}",
         rf"\b(?:unknown|non-?existent|unrecogni[sz]ed|undefined|unsupported|unexpected|unhandled|unrecognised|"
         rf"illegal)(?!{VAGUE})"
         rf" (?P<kind>[a-z][\w ]{{1,40}}?)(?: (?:specified|given|provided|found|passed|name|value))?(?::| "
