@@ -296,3 +296,33 @@ def test_a_label_of_two_texts_is_asked_about_with_both(tell):
     }
     report = tell(**columns, label=TOPICS, answers=(("prompt", "talk_so_far"), ("completion", "label")))
     assert choices(report)["material"][0] == "candidate_response"
+
+
+def test_several_wordings_under_a_short_name_are_wordings(tell):
+    report = tell(Q=ASKED, A=[[said, f"I think that {said}", f"{said} So they say."] for said in SAID])
+    assert turns(report)[-1] == ("assistant", SAID[0])
+
+
+def test_what_was_predicted_stands_behind_the_answer(tell):
+    report = tell(query=LOGS, answer=TOPICS, predicted_topic=TOPICS[::-1])
+    assert choices(report).get("completion", ["answer"])[0] == "answer"
+
+
+def test_a_flag_for_faults_asks_about_the_answers(tell):
+    columns = {"question": ASKED, "answer": SAID, "is_hallucination": [n % 3 == 0 for n in range(12)]}
+    report = tell(**columns)
+    assert report["needs_answer"][0]["choices"] == ["prompt_completion", "kto"]
+    told = tell(**columns, format="kto", answers=(("label", "is_hallucination"),))
+    assert told["preview"][0]["label"] is False and told["preview"][1]["label"] is True
+
+
+def test_texts_with_line_breaks_of_their_own_are_read_in_lines_of_json(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(
+        "".join(
+            f'{{"prompt": "{asked}\n\n###\n", "completion": " {said}"}}\n'
+            for asked, said in zip(ASKED, SAID, strict=True)
+        )
+    )
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    assert report["rows_used"] == 12 and turns(report)[0] == ("user", f"{ASKED[0]}\n\n###\n")
