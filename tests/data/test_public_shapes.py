@@ -326,3 +326,21 @@ def test_texts_with_line_breaks_of_their_own_are_read_in_lines_of_json(tmp_path)
     )
     report = describe(DatasetSpec(source=str(path)), rows=1)
     assert report["rows_used"] == 12 and turns(report)[0] == ("user", f"{ASKED[0]}\n\n###\n")
+
+
+def test_a_reference_beside_what_it_was_found_in_is_the_answer(tell):
+    found = [LOGS[n // 3] for n in range(12)]
+    kinds = [("one_step", "many_steps")[n % 2] for n in range(12)]
+    report = tell(user_input=ASKED, reference_contexts=found, reference=SAID, synthesizer_name=kinds)
+    assert report["needs_answer"] == []
+    assert report["mapping"] == {
+        "prompt": "user_input",
+        "completion": "reference",
+        "material": "reference_contexts",
+    }
+
+
+def test_facts_in_lists_of_an_answer_are_learned_as_they_stand(tell):
+    facts = [{"ships": [{"name": ship, "days": n + 2}], "places": ["Brenn"]} for n, ship in enumerate(SHIPS)]
+    report = tell(input=LOGS, output=facts)
+    assert report["needs_answer"] == [] and json.loads(turns(report)[-1][1]) == facts[0]
