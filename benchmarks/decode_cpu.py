@@ -88,7 +88,7 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int)
     }
     said: dict[str, Any] = {}
     for name, ahead in (("studio", True), ("plain", False)):
-        answerer = Answerer(model, tokenizer, ends, looks_ahead=ahead)
+        answerer = Answerer(model, tokenizer, ends, looks_ahead=ahead, opens=not options.wide)
 
         def answer(answerer: Answerer = answerer) -> list[list[int]]:
             answerer.forget()
@@ -134,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--processor-time", action="store_true")
+    parser.add_argument("--wide", action="store_true", help="hold no weights in 16 bits")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     tokenizer = AutoTokenizer.from_pretrained(options.model)

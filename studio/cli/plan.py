@@ -25,6 +25,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
     from studio.planning.run_time import describe
+    from studio.planning.shared_prompts import expect_shared, tell_shared
     from studio.planning.slow_paths import say_slower
     from studio.planning.speed_estimate import predict_duration
     from studio.planning.trained_beside import describe_beside
@@ -36,8 +37,10 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     plan, model = desk.recipes.plan(recipe), desk.models.inspect(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
+    rows = desk.recipes.count_rows(recipe)
+    expected = expect_shared(plan, model, recipe, rows)  # memory is planned with rows as long as they may be
     peak = predict(plan, model, recipe, calibration=calibration)
-    say = console.catalogue.say
+    say, shared = console.catalogue.say, expected.shared_prompts
     lines = [
         f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
         for name, choice in (
@@ -50,7 +53,10 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
             *([("rope", plan.rope)] if plan.rope.value else []),
-            *_list_shared(plan),
+            *(
+                ("shared_prompts", Choice(value=bool(shared.value), reason=one))
+                for one in tell_shared(expected)
+            ),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
@@ -62,7 +68,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         lines.append(f"{say(text('plan.label.beside')):14} {say(beside)}")
     rate = _choose_rate(recipe)
     lines.append(f"{say(text('plan.label.rate')):14} {rate.value:g}: {say(rate.reason)}")
-    duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
+    duration = predict_duration(expected, machine, model, recipe, gpu, rows)
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
     lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
@@ -85,7 +91,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
     data = {
-        "plan": plan,
+        "plan": expected,
         "decoder": {"value": plan.memory is not None, "reason": steps},
         "peak_bytes": peak,
         "policy": _policy_data(plan),
@@ -176,10 +182,3 @@ def _round(tokens: int) -> int:
 def _word(value: Any, say: Callable[[Text], str]) -> str:
     """Return a value in words: True is yes."""
     return say(text("word.yes" if value else "word.no")) if isinstance(value, bool) else str(value)
-
-
-def _list_shared(plan: BackendPlan) -> Iterator[tuple[str, Choice]]:
-    """Yield whether prompts are shared, of rows with several answers."""
-    shared = plan.shared_prompts
-    if shared.reason.id != "plan.shared_prompts.none":
-        yield "shared_prompts", Choice(value=bool(shared.value), reason=shared.reason)

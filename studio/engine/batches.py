@@ -127,6 +127,32 @@ def cut_stream(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
         count += 1
 
 
+def cut_in_order(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """Return which neighbours of rows of these `lengths` go into one stream together, in their order.
+
+    As few streams as `most_tokens` allows (a row that is longer by itself stands alone), then as even as can be.
+    """
+
+    def fill(limit: int) -> list[list[int]]:
+        streams: list[list[int]] = []
+        size = limit
+        for row, length in enumerate(lengths):
+            if size + length > limit or not streams:
+                streams.append([])
+                size = 0
+            streams[-1].append(row)
+            size += length
+        return streams
+
+    longest, most = max(lengths), most_tokens
+    fewest = len(fill(most))
+    least = min(most, max(longest, -(-sum(lengths) // fewest)))
+    while least < most:  # the smallest limit with which they are no more
+        middle = (least + most) // 2
+        least, most = (middle + 1, most) if len(fill(middle)) > fewest else (least, middle)
+    return fill(most)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One micro-batch on its device."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from studio.data.common_beginnings import count_once, find_longest
 from studio.data.sequence_packing import Example, measure_lengths
-from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_stream, pick_values
+from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_in_order, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
-from studio.engine.token_stream import TokenStream, join, join_apart, join_shared
-from studio.engine.train_step import Scale, sum_terms
+from studio.engine.token_stream import TokenStream, group_by_prompt, join, join_apart, join_shared, pair_up
+from studio.engine.train_step import Scale, sort_places, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
@@ -43,7 +43,8 @@ class DecoderStep:
     ) -> None:
         """`packing`: a micro-step takes as many rows as memory does; else no more than were planned, however short.
 
-        `shares_prompts`: what the sequences of an example begin with is computed once (token_stream.py).
+        `shares_prompts`: what the sequences of an example, or answers to a prompt, begin with is computed once
+        (token_stream.py).
         """
         self.decoder = decoder
         # Behind a softcap k: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T)).
@@ -52,7 +53,9 @@ class DecoderStep:
         self.objective = objective
         self._packing = packing
         # A mixer of the model's own reads a text from its first token on.
-        self._shares = shares_prompts and objective.sequences > 1 and not decoder.spec.mixers
+        several = objective.sequences > 1 or objective.answers_again
+        self._shares = shares_prompts and several and not decoder.spec.mixers
+        self._by_prompt = self._shares and objective.answers_again
         self.pad_id = pad_id
         self.device = decoder.device
         self.pad_multiple = PAD_MULTIPLE.get(self.device.type, PAD_MULTIPLE["cpu"])
@@ -80,11 +83,21 @@ class DecoderStep:
         if most_tokens != self._shapes[0]:
             self._shapes = most_tokens, self._choose_shapes(most_rows, most_tokens)
             self.drop_graphs()
+        window = [window[i] for i in self.order(window)] if self._by_prompt else window
+        # Of answers in examples of their own all tokens are counted: attention has rows for as many.
         sequences = self.objective.sequences
         lengths = [
             count_once(example, sequences) if self._shares else len(example.token_ids) for example in window
         ]
         return [[window[row] for row in stream] for stream in self._cut(lengths, most_rows, most_tokens)]
+
+    def order(self, examples: Sequence[Example]) -> list[int]:
+        """See Step: answers to a prompt stand together where they share it."""
+        longest_first = sort_places(examples)
+        if not self._by_prompt:
+            return longest_first
+        groups = group_by_prompt([examples[i] for i in longest_first])
+        return [longest_first[i] for group in groups for i in group]
 
     def find_longest(self, examples: Sequence[Example]) -> int:
         """See Step."""
@@ -95,7 +108,7 @@ class DecoderStep:
     def _cut(self, lengths: Sequence[int], most_rows: int, most_tokens: int) -> list[list[int]]:
         """Return which rows go together, of rows of these lengths."""
         if self._packing:
-            return cut_stream(lengths, most_tokens)
+            return (cut_in_order if self._by_prompt else cut_stream)(lengths, most_tokens)
         return [
             list(range(len(lengths)))[start : start + most_rows]
             for start in range(0, len(lengths), most_rows)
@@ -171,7 +184,9 @@ class DecoderStep:
 
     def _join(self, examples: Sequence[Example]) -> TokenStream:
         if self._shares:
-            return join_shared(examples, self.objective.sequences, self.pad_id, self.pad_multiple)
+            by_prompt = self._by_prompt
+            groups = group_by_prompt(examples) if by_prompt else pair_up(examples, self.objective.sequences)
+            return join_shared(examples, groups, self.pad_id, self.pad_multiple)
         return join_apart(examples, self.pad_id, self.pad_multiple)
 
     def _place(

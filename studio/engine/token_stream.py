@@ -72,17 +72,33 @@ def join_apart(examples: Sequence[Example], pad_id: int, multiple: int) -> Token
     return TokenStream(ids=ids, lengths=lengths, picks=picks, targets=ids[picks + 1])
 
 
-def join_shared(examples: Sequence[Example], sequences: int, pad_id: int, multiple: int) -> TokenStream:
-    """Return `examples` with what each `sequences` of their documents begin with once; filled up as join() does."""
-    documents: list[tuple[np.ndarray, np.ndarray]] = []
-    groups: list[range] = []
+def pair_up(examples: Sequence[Example], sequences: int) -> list[list[int]]:
+    """Return the documents of `examples`, by their numbers, as groups of so many neighbours in one example."""
+    groups, first = [], 0
     for example in examples:
-        first = len(documents)
-        documents += split_documents(example)
-        groups += [
-            range(start, min(start + sequences, len(documents)))
-            for start in range(first, len(documents), sequences)
-        ]
+        end = first + len(example.lengths)
+        groups += [[*range(start, min(start + sequences, end))] for start in range(first, end, sequences)]
+        first = end
+    return groups
+
+
+def group_by_prompt(examples: Sequence[Example]) -> list[list[int]]:
+    """Return the numbers of `examples`, of one document each, as groups of the same prompt; in order of appearance."""
+    groups: dict[bytes, list[int]] = {}
+    for number, example in enumerate(examples):
+        begin = int(np.argmax(example.trained)) if example.trained.any() else len(example.token_ids)
+        groups.setdefault(example.token_ids[:begin].tobytes(), []).append(number)
+    return [*groups.values()]
+
+
+def join_shared(
+    examples: Sequence[Example], groups: Sequence[Sequence[int]], pad_id: int, multiple: int
+) -> TokenStream:
+    """Return `examples` with what the documents of each group begin with once; filled up as join() does.
+
+    groups: numbers of documents, each in one of them.
+    """
+    documents = [document for example in examples for document in split_documents(example)]
     tokens: list[np.ndarray] = []
     row_maps: list[np.ndarray] = [np.zeros(0, np.int64)] * len(documents)
     """Of each document: the stream's row of each of its tokens."""

@@ -58,6 +58,9 @@ class Step(Protocol):
     def find_longest(self, examples: Sequence[Example]) -> int:
         """Return of how many tokens the longest row is that it computes for one of `examples`."""
 
+    def order(self, examples: Sequence[Example]) -> list[int]:
+        """Return in which order `examples`, by their numbers, are best computed a few at a time."""
+
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """Return the rows of an optimizer step (the longest first) as its micro-steps.
 
@@ -78,6 +81,11 @@ class Step(Protocol):
 
     def log_probabilities(self, examples: Sequence[Example]) -> Tensor:
         """Return (N,) fp32, of each token that counts in its order; to be called like evaluate()."""
+
+
+def sort_places(examples: Sequence[Example]) -> list[int]:
+    """Return the numbers of `examples`, the longest first: they pad least, and memory that is short shows at once."""
+    return sorted(range(len(examples)), key=lambda i: -len(examples[i].token_ids))
 
 
 def sum_terms(terms: Terms, objective: Objective, count: float = 1.0) -> Tensor:
@@ -135,6 +143,10 @@ class StockStep:
     def find_longest(self, examples: Sequence[Example]) -> int:
         """See Step."""
         return int(measure_lengths(examples).max(initial=1))
+
+    def order(self, examples: Sequence[Example]) -> list[int]:
+        """See Step."""
+        return sort_places(examples)
 
     def cut(self, window: Sequence[Example], most_rows: int, longest_tokens: int) -> list[list[Example]]:
         """See Step."""

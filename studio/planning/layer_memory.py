@@ -55,7 +55,7 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
     level = KEEP_LEVELS.index(keep)
     stays = (
         routed.kept_bytes(e) if routed else 0,
-        e * groups["output"].tail + 4 * shape.mean_columns("query_heads"),
+        e * groups["output"].tail + _log_sums(shape),
         e * shape.projection_tail,
         e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
@@ -67,7 +67,12 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
 def _attention_state(shape: DecoderShape) -> int:
     """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token of the mean layer."""
     e, tail = shape.element_bytes, shape.groups["output"].tail
-    return e * (shape.mean_columns("result") + tail) + 4 * shape.mean_columns("query_heads")
+    return e * (shape.mean_columns("result") + tail) + _log_sums(shape)
+
+
+def _log_sums(shape: DecoderShape) -> int:
+    """Log-sums in fp32, bytes a token of the mean layer: of all rows that attention sees."""
+    return 4 * shape.mean_columns("query_heads") * max(1, shape.written_out)
 
 
 def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> dict[str, int]:

@@ -24,7 +24,7 @@ from studio.engine.rollouts.advantages import find_advantages, find_equal, penal
 from studio.engine.rollouts.completions_file import FILE
 from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
 from studio.engine.rollouts.rollout_steps import Drawing, Rollouts
-from studio.engine.train_step import StockStep
+from studio.engine.train_step import StockStep, sort_places
 from studio.models.adapt import unwrap
 from tests.each_time import some
 from tests.engine.test_objectives import Taken, make_step
@@ -196,7 +196,7 @@ def test_one_rollout_serves_all_its_updates_and_is_kept_by_a_checkpoint():
         model = torch.nn.Linear(1, 1)
 
         class step:
-            log_probabilities = None
+            log_probabilities, order = None, staticmethod(sort_places)
 
         def try_batch(self, part: list[Example], compute: Any) -> list[float]:
             return [-1.5 * i for one in part for i in range(int(one.trained.sum()))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 import torch
 
 from studio.core.events import EvalLogged, RunPlanned, StepLogged
-from studio.core.recipe import PreferenceSpec
+from studio.core.recipe import PreferenceSpec, SamplingSpec
 from studio.data.common_beginnings import count_once, count_shared, find_longest, measure_rows
-from studio.data.sequence_packing import Example, pack
+from studio.data.sequence_packing import Example, RolloutFacts, pack
+from studio.engine.batches import cut_in_order
 from studio.engine.objectives import get_objective
-from studio.engine.token_stream import join_apart, join_shared
+from studio.engine.step_windows import sort_window
+from studio.engine.token_stream import group_by_prompt, join_apart, join_shared, pair_up
 from studio.planning import run_plan as planning
 from tests.each_time import some
-from tests.engine.test_objectives import make_step
+from tests.engine.test_grpo import CHANGES, KINDS, write_prompts
+from tests.engine.test_objectives import Taken, make_step
 from tests.engine.test_preference import Parts, draw_answers, make, write_pairs
 from tests.models.decoder.models import make_model
 
@@ -92,7 +96,7 @@ def test_log_probabilities_and_scores_are_those_of_answers_apart():
 
 def test_a_stream_has_each_shared_token_once_and_no_row_counts_twice():
     examples = draw_answers(5, 2)
-    stream, apart = join_shared(examples, 2, 0, 8), join_apart(examples, 0, 8)
+    stream, apart = join_shared(examples, pair_up(examples, 2), 0, 8), join_apart(examples, 0, 8)
     used = sum(count_once(one, 2) for one in examples)
     assert len(stream.ids) == -(-used // 8) * 8 and used < sum(len(one.token_ids) for one in examples)
     assert len(np.unique(stream.picks)) == len(stream.picks) == len(apart.picks)
@@ -145,6 +149,94 @@ def test_a_cut_counts_what_is_computed():
     longest = step.find_longest(rows)
     assert longest == 59 + 6 + 8
     assert [len(part) for part in step.cut(rows, 3, longest)] == [3, 3]
+
+
+# Answers that the model drew --------------------------------------------------------------------------------------
+
+
+def draw_groups(sizes: tuple[int, ...] = (3, 4, 1, 2)) -> list[Example]:
+    """Return answers to as many prompts, the longest first, with what is known of drawn ones."""
+    chance, examples = np.random.default_rng(5), []
+    for size in sizes:
+        prompt = chance.integers(2, 97, int(chance.integers(9, 20)))
+        for _ in range(size):
+            ids = np.concatenate([prompt, chance.integers(2, 97, int(chance.integers(2, 14)))]).astype(
+                np.int32
+            )
+            trained = np.arange(len(ids)) >= len(prompt)
+            known = (-4.5 + 0.3 * chance.normal(size=(3, len(ids)))).astype(np.float32) * trained
+            drawn = RolloutFacts(float(chance.normal()), 1.5, known[0], known[1])
+            examples.append(Example(ids, trained, (len(ids),), reference=known[2], drawn=drawn))
+    return sort_window(examples)
+
+
+@pytest.mark.parametrize("name", some(KINDS, "dapo", "gspo"))
+@pytest.mark.parametrize("family", some(["llama", "gemma2", "gemma3"], "gemma2"))
+def test_answers_of_a_group_have_the_gradient_of_answers_apart(name, family):
+    """Cut anywhere, in groups and across them, in the window's order and in the step's own."""
+    objective, examples = get_objective("grpo", SamplingSpec(**KINDS[name])), draw_groups()
+    apart = Taken(objective, False, examples, model=make_model(family))
+    model = make_model(family)
+    step = make_step(objective, True, model, shares=True)
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    count = sum(map(objective.count, examples))
+    longest = max(len(one.token_ids) for one in examples)
+    cuts = [step.cut(examples, rows, longest) for rows in (8, 4, 1)]
+    assert [len(parts) for parts in cuts] == sorted(len(parts) for parts in cuts) and len(cuts[2]) > len(
+        cuts[1]
+    )
+    for parts in (*cuts, [examples], [examples[:5], examples[5:]]):
+        step.clear()
+        sums = sum(step.add_gradients(part, count, lambda loss: loss) for part in parts)
+        torch.testing.assert_close(sums, apart.sums, rtol=1e-4, atol=1e-4)
+        assert_close({key: step.decoder.store.gradient(one) for key, one in trained.items()}, apart.gradients)
+
+
+def test_answers_to_a_prompt_go_together_and_none_is_lost():
+    examples = draw_groups((5, 5, 5))
+    step = make_step(get_objective("grpo", SamplingSpec()), True, make_model("llama"), shares=True)
+    longest, most = max(len(one.token_ids) for one in examples), 6
+    parts = step.cut(examples, most, longest)
+    assert sorted(map(id, (one for part in parts for one in part))) == sorted(map(id, examples))
+    assert all(sum(len(one.token_ids) for one in part) <= most * longest for part in parts)
+    prompts = [len(group_by_prompt(part)) for part in parts]
+    assert sum(prompts) <= 3 + len(parts) - 1 < len(examples)
+    order = step.order(examples)
+    assert sorted(order) == [*range(15)] and order[0] == 0
+    assert [len(group) for group in group_by_prompt([examples[i] for i in order])] == [5, 5, 5]
+    stream = join_shared(examples, group_by_prompt(examples), 0, 8)
+    assert len(np.unique(stream.picks)) == len(stream.picks) and len(stream.beginnings.again) == 4
+
+
+@pytest.mark.parametrize("most", [5, 9, 10, 14, 30])
+def test_rows_cut_in_order_are_few_even_streams(most):
+    lengths = [4, 5, 3, 2, 7, 1, 6, 2]
+    parts = cut_in_order(lengths, most)
+    assert [row for part in parts for row in part] == [*range(8)]
+    sizes = [sum(lengths[row] for row in part) for part in parts]
+    assert all(size <= most or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    best = min(
+        (len(edges) + 1, max(sum(lengths[a:b]) for a, b in pairwise((0, *edges, 8))))
+        for count in range(8)
+        for edges in combinations(range(1, 8), count)
+        if all(sum(lengths[a:b]) <= max(most, max(lengths[a:b])) for a, b in pairwise((0, *edges, 8)))
+        and all(b - a == 1 or sum(lengths[a:b]) <= most for a, b in pairwise((0, *edges, 8)))
+    )
+    assert (len(parts), max(sizes)) == best or max(lengths) > most
+
+
+@pytest.mark.computing
+def test_a_rollout_run_shares_prompts_and_learns_the_same(ran, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "decoder_pays", lambda gpu: True)
+    file = write_prompts(jsonl, tmp_path / "prompts.jsonl")
+    changes = CHANGES | {"data.source": str(file), "sampling.beta": 0.05, "sampling.updates": 2}
+    shared = ran(changes)
+    assert shared.record.state == "finished", shared.log
+    choice = shared.of(RunPlanned)[0].plan.shared_prompts
+    assert choice.value > 0.1 and choice.reason.id == "plan.shared_prompts.group"
+    assert choice.reason in shared.of(RunPlanned)[0].swaps
+    monkeypatch.setattr("studio.planning.shared_prompts.LEAST_SPARED", 1.0)
+    assert ran(changes).losses == pytest.approx(shared.losses, abs=1e-4)
 
 
 @pytest.mark.computing

@@ -50,7 +50,8 @@ class Answerer:
     ) -> None:
         """`kernels`: op -> "triton" or "reference"; `autocast`: what products of fp32 weights are rounded to.
 
-        `looks_ahead`: see Generator. `opens`: whether 4-bit weights may be held in 16 bits, too, where there is room.
+        `looks_ahead`: see Generator.
+        `opens`: whether weights may be held in 16 bits, too, where there is room: 4-bit ones, fp32 ones of a processor.
         """
         self.model = model
         self.ends = EndTest(ends, tokenizer)

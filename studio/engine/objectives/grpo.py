@@ -94,6 +94,7 @@ class GroupRelativePolicyOptimization(Objective):
     """Answers better than their group gain, worse ones lose, within bounds of how far one rollout may move them."""
 
     name = "grpo"
+    answers_again = True
     wants_entropy = True
     settings: SamplingSpec
 

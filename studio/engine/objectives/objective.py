@@ -87,6 +87,8 @@ class Objective:
     """Steps that are taken with the same examples, one after another."""
     sequences = 1
     """Sequences of an example, which stand behind each other as its documents; they are never parted."""
+    answers_again = False
+    """Whether several examples of a step are answers to the same prompt."""
     temperature = 1.0
     """What logits are divided by before they are log-probabilities: that by which answers were drawn."""
     scores = False

@@ -38,6 +38,7 @@ from studio.planning.learned_limits import Load
 from studio.planning.memory_estimate import count_base_file
 from studio.planning.run_plan import gigabytes, limit_memory
 from studio.planning.run_plan import plan as make_plan
+from studio.planning.shared_prompts import tell_shared
 from studio.planning.slow_paths import note_loading, say_slower
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def load(run: Run, prepared: Prepared) -> Training:
         run.emit(
             RunPlanned(
                 plan=plan,
-                swaps=(*fast.describe(), *loaded.notes, *capped),
+                swaps=(*fast.describe(), *loaded.notes, *capped, *tell_shared(plan)),
                 metrics=(
                     *objective.derived,
                     *describe_rollouts(run, rewards),

@@ -117,7 +117,7 @@ class Rollouts:
 
     def _score(self, rows: Sequence[Example]) -> list[np.ndarray]:
         """Return each row's log-probabilities by the model as it is, float32 [tokens], 0 where none is learned."""
-        order = sorted(range(len(rows)), key=lambda i: -len(rows[i].token_ids))
+        order = self._scorer.step.order(rows)
         found: list[np.ndarray] = [np.zeros(len(row.token_ids), dtype=np.float32) for row in rows]
         done = 0
 

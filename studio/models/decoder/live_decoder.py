@@ -18,10 +18,12 @@ from studio.models.decoder.blocks.block import StreamRows
 from studio.models.decoder.cached_rows import CachedRows, PageArena, SlotRows, lay_rows, page_bytes
 from studio.models.decoder.embedding import Embedding
 from studio.models.decoder.fused_lora_linear import Drops
+from studio.models.decoder.half_weights import HalfWeights, has_products, pack
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.layer_inputs import LayerInputs
-from studio.models.decoder.live_linears import LiveGroup, multiply_rows
+from studio.models.decoder.live_linears import LiveGroup
 from studio.models.decoder.rotary import RotaryTables
+from studio.models.decoder.row_products import multiply_rows
 from studio.models.decoder.spec import DecoderSpec, read_decoder
 
 MEASURED_GROUPS = 8
@@ -62,6 +64,7 @@ class LiveDecoder:
         # The wrappers themselves: what peft trained of embedding and head hangs on its own switches.
         self._embedding = Embedding(model.get_input_embeddings(), dtype, None, spec.embedding_scale)
         self._head = model.get_output_embeddings()
+        self._head_halves: HalfWeights | None = None
         maker = spec.inputs
         self._inputs = None if maker is None else LayerInputs(maker, self.layers[0].store, dtype, wide=False)
         self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
@@ -85,12 +88,15 @@ class LiveDecoder:
         return PageArena.of(self.spec.layers, pages, self.dtype, self.device)
 
     def open_weights(self, room_bytes: int) -> bool:
-        """Hold 4-bit weights in 16 bits, too, where all fit in `room_bytes` and that is measured to be faster.
+        """Hold weights in 16 bits, too, where all fit in `room_bytes`: fp32 ones of a processor, 4-bit ones of a card.
 
-        What is read is 3.8 times as much; what is saved is opening it in each step. On an H200 an 8B model's step took
-        5.5 ms by opened weights and 7.2 by packed ones (one sequence), 8.7 and 14.6 (64).
+        The latter where that is measured to be faster. What is read is 3.8 times as much; what is saved is opening it
+        in each step. On an H200 an 8B model's step took 5.5 ms by opened weights and 7.2 by packed ones (one sequence),
+        8.7 and 14.6 (64). The former (half_weights.py) always: nothing that is said may hang on a clock.
         """
         groups = [group for layer in self.layers for group in layer.groups if group.opened_bytes]
+        if self.device.type == "cpu":
+            return self._open_halves(groups, room_bytes)
         if not groups or self.device.type != "cuda" or sum(one.opened_bytes for one in groups) > room_bytes:
             return False
         some = sorted(groups, key=lambda group: -group.opened_bytes)[:MEASURED_GROUPS]
@@ -112,6 +118,26 @@ class LiveDecoder:
             group.close()
         return False
 
+    def _open_halves(self, groups: Sequence[LiveGroup], room_bytes: int) -> bool:
+        """Hold weights of a processor in 16 bits, too; False without such products, or without room."""
+        head = self._plain_head
+        head_bytes = 0 if head is None else head.numel() * torch.half.itemsize
+        if not has_products() or self.dtype != torch.float32:
+            return False
+        if sum(one.opened_bytes for one in groups) + head_bytes > room_bytes:
+            return False
+        for group in groups:
+            group.open(self.kernels)
+        self._head_halves = None if head is None else pack([head])
+        return True
+
+    @property
+    def _plain_head(self) -> Tensor | None:
+        """The head's weight (V, H) where it is a plain product of the rows' dtype; None for a wrapper with switches."""
+        head = self._head
+        plain = type(head) is nn.Linear and head.weight.dtype == self.dtype and head.bias is None
+        return head.weight.detach() if plain else None
+
     def note_change(self, *, adapted: bool) -> None:
         """Say that weights may have changed, and whether adapters count from here on."""
         self._store.version += 1
@@ -121,6 +147,9 @@ class LiveDecoder:
             layer.take_over_changes(self.kernels)
             if not adapted:
                 layer.drop_adapters()
+        head = self._plain_head
+        if self._head_halves is not None and (head is None or not self._head_halves.still([head])):
+            self._head_halves = None
 
     def lay_rows(
         self, arena: PageArena, sequences: Sequence[tuple[int, int, Sequence[int]]], longest: int
@@ -155,12 +184,13 @@ class LiveDecoder:
         """Return the logits (N, V) fp32 of some of forward()'s rows."""
         norm = self.spec.norm
         normal = self.kernels.rms_norm.forward(x, norm.weight, *norm.options, out=torch.empty_like(x))[0]
-        head = self._head
-        if type(head) is nn.Linear and head.weight.dtype == normal.dtype and head.bias is None:
-            out = normal.new_empty(normal.shape[0], head.weight.shape[0])
-            logits = multiply_rows(normal, head.weight.detach(), out).float()
+        cast = torch.is_autocast_enabled(normal.device.type)
+        if self._head_halves is not None and normal.dtype == torch.float32 and not cast:
+            logits = self._head_halves.multiply(normal)
+        elif (head := self._plain_head) is not None and head.dtype == normal.dtype:
+            logits = multiply_rows(normal, head, normal.new_empty(normal.shape[0], head.shape[0])).float()
         else:  # a wrapper, whose own code knows its switches
-            logits = head(normal).float()
+            logits = self._head(normal).float()
         if self.spec.logit_scale != 1.0:
             logits *= self.spec.logit_scale
         return self.spec.softcap * torch.tanh(logits / self.spec.softcap) if self.spec.softcap else logits

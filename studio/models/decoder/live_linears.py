@@ -5,14 +5,14 @@
 As LinearGroup, but nothing is moved and nothing copied but the adapters, rounded to the rows' dtype: so a model answers
 as it is, in the midst of its training too, and without its adapters. There is no tail: U is made inside the product.
 What is no plain linear (DoRA, a wrapper of peft's own) is computed by its own code; 4-bit weights too, but for few rows
-on a card, which our kernel multiplies without opening them first.
+on a card, which our kernel multiplies without opening them first. Where there is room, open() holds weights in a second
+form that is read faster: 4-bit ones in 16 bits on a card, fp32 ones in 16 bits on a processor (half_weights.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 
 import torch
@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from studio.models.decoder.fused_lora_linear import Drops, LinearPart, read_part
+from studio.models.decoder.half_weights import HalfWeights, has_products, pack
 from studio.models.decoder.layer_parts import count_features
+from studio.models.decoder.row_products import multiply_rows
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ class LiveGroup:
         self._b: Tensor | None = None
         self._bias: Tensor | None = None
         """(out,) of all linears, None without any."""
+        self._halves: HalfWeights | None = None
 
     def refresh(self, kernels: Kernels) -> None:
         """Round the adapters anew, in the places where they were: a recorded graph reads them there."""
@@ -100,15 +103,24 @@ class LiveGroup:
             for bias, place in zip(biases, self._bias.split(self.sizes), strict=True):
                 if bias is not None:
                     place.copy_(bias)
+        if self._halves is not None and not (self._wide and self._halves.still(self._weights)):
+            self._halves = None
 
     @property
     def opened_bytes(self) -> int:
-        """What 4-bit weights take once they are opened."""
+        """What 4-bit weights take once they are opened, and fp32 ones of a processor in 16 bits."""
+        if self._wide:
+            return torch.half.itemsize * self.inputs * self.outputs
         packed = (live.packed for live in self._lives if live.packed is not None)
         return self.dtype.itemsize * sum(prod(weight.shape) for weight in packed)
 
     def open(self, kernels: Kernels) -> None:
-        """Hold 4-bit weights in the rows' dtype, too. Raises torch.OutOfMemoryError."""
+        """Hold 4-bit weights in the rows' dtype, too, and fp32 ones of a processor in 16 bits, if these hold them.
+
+        Raises torch.OutOfMemoryError.
+        """
+        if self._wide:
+            self._halves = pack(self._weights)
         for live in self._lives:
             if live.packed is not None:
                 place = torch.empty(live.packed.shape, dtype=self.dtype, device=self.device)
@@ -116,6 +128,7 @@ class LiveGroup:
 
     def close(self) -> None:
         """Give back what open() took."""
+        self._halves = None
         for live in self._lives:
             if live.opened is not None:
                 live.weight = live.opened = None
@@ -140,10 +153,15 @@ class LiveGroup:
         few = few and not torch.is_autocast_enabled(x.device.type)
         if few and kernels.implementations["few_rows"] == "triton" and self._plain:
             adapters = {"a": self._a, "b": self._b} if self.adapted and self._rank else {}
-            weights = [live.weight for live in self._lives]
-            return kernels.few_rows.forward(x, weights, **adapters, bias=self._bias, add=add, out=out)
+            return kernels.few_rows.forward(x, self._weights, **adapters, bias=self._bias, add=add, out=out)
         if few and kernels.implementations["nf4_few_rows"] == "triton" and self._packed:
             return self._multiply_packed(x, kernels, add, out)
+        if (
+            self._halves is not None
+            and x.dtype == self.dtype
+            and not torch.is_autocast_enabled(x.device.type)
+        ):
+            return self._multiply_halves(x, add, out)
         if len(self._lives) == 1 and add is None and out is None:
             return self._product(self._lives[0], x)
         if out is None:
@@ -175,6 +193,16 @@ class LiveGroup:
         return own and len(self._lives) <= MOST_PARTS
 
     @property
+    def _wide(self) -> bool:
+        """Whether all linears are products of fp32 weights on a processor that multiplies by 16 bits, too."""
+        own = all(live.weight is not None and live.weight.dtype == self.dtype for live in self._lives)
+        return own and self.dtype == torch.float32 and self.device.type == "cpu" and has_products()
+
+    @property
+    def _weights(self) -> list[Tensor]:
+        return [live.weight for live in self._lives]
+
+    @property
     def _packed(self) -> bool:
         return all(live.packed is not None and live.opened is None for live in self._lives)
 
@@ -194,6 +222,21 @@ class LiveGroup:
             column += size
         return out
 
+    def _multiply_halves(self, x: Tensor, add: Tensor | None, out: Tensor | None) -> Tensor:
+        """Return Y (+ `add`) by weights of 16 bits."""
+        y = self._halves.multiply(x)
+        if self._bias is not None:
+            y += self._bias
+        if self.adapted and self._rank:
+            u, rank = torch.mm(x, self._a.T), self._rank
+            for number, (part, b) in enumerate(
+                zip(y.split(self.sizes, 1), self._b.split(self.sizes), strict=True)
+            ):
+                part.addmm_(u[:, number * rank : (number + 1) * rank], b.T)
+        if add is not None:
+            return torch.add(y, add, out=y if out is None else out)
+        return y if out is None else out.copy_(y)
+
     def _product(self, live: _Live, x: Tensor) -> Tensor:
         if live.part is None:
             return live.module(x).to(x.dtype)
@@ -201,35 +244,6 @@ class LiveGroup:
         if self.adapted and live.a is not None:
             y = y + linear(linear(x, live.a), live.b.T).to(x.dtype)
         return y
-
-
-MOST_TURNED = 4
-"""Rows for which W X^T is the fastest product of fp32 on a processor."""
-
-
-def multiply_rows(x: Tensor, weight: Tensor, out: Tensor, add: Tensor | None = None) -> Tensor:
-    """Write X W^T (+ `add`, (T, out) or (out,)) of rows X (T, in) and W (out, in) to `out`; returns it.
-
-    A processor reads fp32 weights at its memory's speed by W X^T for 2 to 4 rows (43 GB/s on two cores of an EPYC with
-    AVX-512, where X W^T by MKL reads 17 for one row and 12 for four), by oneDNN's product for one (39), and with oneDNN
-    it multiplies more rows twice as fast as with MKL. In 16 bits X W^T is oneDNN's already, and W X^T would be summed
-    in 16 bits, which is wrong.
-    """
-    if x.device.type == "cpu" and x.dtype == torch.float32:
-        y = None
-        if 1 < x.shape[0] <= MOST_TURNED:
-            y = torch.mm(weight, x.T).T
-        elif _has_onednn():
-            y = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-        if y is not None:
-            return out.copy_(y) if add is None else torch.add(y, add, out=out)
-    return torch.mm(x, weight.T, out=out) if add is None else torch.addmm(add, x, weight.T, out=out)
-
-
-@cache
-def _has_onednn() -> bool:
-    """Return whether oneDNN's product of fp32 can be had: by an operation that PyTorch has for its own compiler."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _find_weight(base: nn.Module, known: Nf4 | None) -> tuple[Tensor | None, Nf4 | None]:

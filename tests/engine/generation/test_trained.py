@@ -19,7 +19,8 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def test_a_trained_model_says_what_generate_says(trained_model):
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_trained_model_says_what_generate_says(trained_model, opens):
     tokenizer = AutoTokenizer.from_pretrained(trained_model)
     model = AutoModelForCausalLM.from_pretrained(trained_model, dtype=torch.float32).eval()
     exact = AutoModelForCausalLM.from_pretrained(trained_model, dtype=torch.float64).eval()
@@ -32,7 +33,7 @@ def test_a_trained_model_says_what_generate_says(trained_model):
         )["input_ids"]
         for words in QUESTIONS
     ]
-    answerer = Answerer(model, tokenizer, Ends(()))
+    answerer = Answerer(model, tokenizer, Ends(()), opens=opens)
     requests = [
         Request(tuple(one), Sampling(max_new_tokens=TOKENS - place)) for place, one in enumerate(prompts)
     ]
