@@ -344,3 +344,9 @@ def test_facts_in_lists_of_an_answer_are_learned_as_they_stand(tell):
     facts = [{"ships": [{"name": ship, "days": n + 2}], "places": ["Brenn"]} for n, ship in enumerate(SHIPS)]
     report = tell(input=LOGS, output=facts)
     assert report["needs_answer"] == [] and json.loads(turns(report)[-1][1]) == facts[0]
+
+
+def test_what_a_program_said_is_not_read_before_what_is_known(tell):
+    known = [f"{n % 5 + 2} days" for n in range(12)]
+    report = tell(input=ASKED, output=LOGS, expected=known, answers=(("completion", "expected"),))
+    assert choices(report).get("material", [""])[0] == ""
