@@ -25,7 +25,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     from studio.planning.memory_planner import longest_context
     from studio.planning.run_plan import choose_calibration, choose_device, memory_budget
     from studio.planning.run_time import describe
-    from studio.planning.shared_prompts import tell_shared
+    from studio.planning.shared_prompts import expect_shared, tell_shared
     from studio.planning.slow_paths import say_slower
     from studio.planning.speed_estimate import predict_duration
     from studio.planning.trained_beside import describe_beside
@@ -37,8 +37,10 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     plan, model = desk.recipes.plan(recipe), desk.models.inspect(recipe.model.source)
     gpu = choose_device(machine, recipe)[1]
     calibration = choose_calibration(machine, gpu)
+    rows = desk.recipes.count_rows(recipe)
+    expected = expect_shared(plan, model, recipe, rows)  # memory is planned with rows as long as they may be
     peak = predict(plan, model, recipe, calibration=calibration)
-    say, shared = console.catalogue.say, plan.shared_prompts
+    say, shared = console.catalogue.say, expected.shared_prompts
     lines = [
         f"{say(text(f'plan.label.{name}')):14} {_word(choice.value, say)}: {say(choice.reason)}"
         for name, choice in (
@@ -51,7 +53,10 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             ("recompute", plan.checkpointing),
             ("multi_gpu", plan.multi_gpu),
             *([("rope", plan.rope)] if plan.rope.value else []),
-            *(("shared_prompts", Choice(value=bool(shared.value), reason=one)) for one in tell_shared(plan)),
+            *(
+                ("shared_prompts", Choice(value=bool(shared.value), reason=one))
+                for one in tell_shared(expected)
+            ),
         )
     ]
     lines += [f"{op:14} {choice.value}: {say(choice.reason)}" for op, choice in plan.kernels.items()]
@@ -63,7 +68,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
         lines.append(f"{say(text('plan.label.beside')):14} {say(beside)}")
     rate = _choose_rate(recipe)
     lines.append(f"{say(text('plan.label.rate')):14} {rate.value:g}: {say(rate.reason)}")
-    duration = predict_duration(plan, machine, model, recipe, gpu, desk.recipes.count_rows(recipe))
+    duration = predict_duration(expected, machine, model, recipe, gpu, rows)
     lines.append(f"{say(text('plan.label.time')):14} {say(describe(duration))}")
     lines += [say(text("event.warned", message=say_slower(one))) for one in plan.slower]
     lines += _describe_peak(peak, gpu.vram_bytes if gpu else machine.ram_bytes, say)
@@ -86,7 +91,7 @@ def plan(options: argparse.Namespace, workspace: Workspace, console: Console) ->
     for offer in plan.offers:
         lines += [say(text("doctor.offer", title=offer.title, why=offer.why)), *filter(None, [offer.command])]
     data = {
-        "plan": plan,
+        "plan": expected,
         "decoder": {"value": plan.memory is not None, "reason": steps},
         "peak_bytes": peak,
         "policy": _policy_data(plan),

@@ -13,12 +13,14 @@ from torch.utils.checkpoint import checkpoint
 from studio.core.i18n import Text, text
 from studio.engine.batches import Batch
 from studio.models.adapt import evaluation_mode
-from studio.models.language_model import find_language_model, text_inputs
+from studio.models.language_model import find_head, find_language_model, text_inputs
 from studio.models.new_tokens import unwrap_end
 
 # Above this size of fp32 logits a frozen head is computed in one pass of tiles, and a trained one in row chunks that
 # are recomputed in the backward pass: 256 MiB is 512 rows of a 128k vocabulary.
 CHUNK_BYTES = 256 * 2**20
+COUNTS_FROM_PADDING = "create_position_ids_from_input_ids"
+"""What a table of positions has that counts them from its padding token, where it is not told them."""
 
 
 class LossHead:
@@ -34,7 +36,7 @@ class LossHead:
         self.model = model
         self.temperature = temperature
         self.decoder = find_language_model(model)
-        self.projection = model.get_output_embeddings()
+        self.projection = find_head(model)
         self.softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         end = unwrap_end(self.projection)
         self.weight: torch.nn.Parameter = end.weight
@@ -43,6 +45,7 @@ class LossHead:
         plain = type(self.projection) is torch.nn.Linear and self.projection.bias is None
         self.frozen = plain and not self.weight.requires_grad and self.weight.is_floating_point()
         self.prefixed = self._sees_ahead()
+        self.first_position = self._find_first_position()
         self.own = not self.prefixed and self._matches()
         self.note: Text | None = None if self.own or self.prefixed else text("run.full_logits")
 
@@ -53,7 +56,7 @@ class LossHead:
         inputs = {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,
-            "position_ids": batch.position_ids,
+            "position_ids": batch.position_ids + self.first_position,
             "use_cache": False,
         }
         if not self.own:
@@ -105,10 +108,7 @@ class LossHead:
 
     @torch.no_grad()
     def _matches(self) -> bool:
-        device = self.weight.device
-        ids = torch.arange(2, 10, device=device).remainder(self.model.config.get_text_config().vocab_size)[
-            None
-        ]
+        ids = self._make_ids()
         with evaluation_mode(self.model):
             stock = self.model(input_ids=ids, use_cache=False).logits.float()
             hidden = getattr(self.decoder(input_ids=ids, use_cache=False), "last_hidden_state", None)
@@ -117,6 +117,28 @@ class LossHead:
                 if own.shape == stock.shape and torch.allclose(own, stock, rtol=1e-3, atol=1e-3):
                     return True
         return False
+
+    @torch.no_grad()
+    def _find_first_position(self) -> int:
+        """Return where the model itself begins to count positions: Kosmos-2.5 does behind its padding token's id."""
+        pad = getattr(self.model.config.get_text_config(), "pad_token_id", None)
+        if pad is None or not any(hasattr(part, COUNTS_FROM_PADDING) for part in self.decoder.modules()):
+            return 0
+        ids = self._make_ids()
+        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        given = {"input_ids": ids, "use_cache": False} | text_inputs(self.model, ids.shape, ids.device)
+        with evaluation_mode(self.model):
+            wanted = self.model(**given).logits
+            for first in (0, pad + 1):
+                found = self.model(**given, position_ids=places + first).logits
+                if torch.allclose(found, wanted, rtol=1e-3, atol=1e-3):
+                    return first
+        return 0
+
+    def _make_ids(self) -> torch.Tensor:
+        """Return (1, 8) token ids for a trial."""
+        vocabulary = self.model.config.get_text_config().vocab_size
+        return torch.arange(2, 10, device=self.weight.device).remainder(vocabulary)[None]
 
     @torch.no_grad()
     def _sees_ahead(self) -> bool:

@@ -22,7 +22,7 @@ from studio.core.recipe import AdapterSpec
 from studio.models.adapter_targets import ALL, find_targets, list_shared, restrict_targets
 from studio.models.architectures import holds_score
 from studio.models.expert_adapters import list_expert_weights, read_rank, stacks_as_parameters
-from studio.models.language_model import is_outside, list_outside
+from studio.models.language_model import find_head, is_outside, list_outside
 from studio.models.load import set_evaluation
 from studio.models.modules_to_save import (
     adapter_state,
@@ -180,9 +180,7 @@ def measure_reach(model: Any) -> float:
     """
     outside = list_outside(unwrap(model))
     prefix = "base_model.model." if isinstance(model, PeftModel) else ""
-    ends = (
-        unwrap_end(part) for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part
-    )
+    ends = (unwrap_end(part) for part in (model.get_input_embeddings(), find_head(unwrap(model))) if part)
     ends = {id(part.weight) for part in ends}
     reached = total = 0
     for name, parameter in model.named_parameters():

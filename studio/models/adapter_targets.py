@@ -26,7 +26,13 @@ from transformers.pytorch_utils import Conv1D
 
 from studio.core.i18n import Text, text
 from studio.models.expert_adapters import list_expert_weights, name_targets
-from studio.models.language_model import find_language_model, is_composite, is_outside, list_outside
+from studio.models.language_model import (
+    find_head,
+    find_language_model,
+    is_composite,
+    is_outside,
+    list_outside,
+)
 from studio.models.nf4_experts import list_stacks
 
 ALL = "all-linear"
@@ -174,9 +180,7 @@ def _computes_linear(module: nn.Module) -> bool:
 
 
 def _name_ends(model: nn.Module) -> tuple[str, ...]:
-    ends = [
-        part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None
-    ]
+    ends = [part for part in (model.get_input_embeddings(), find_head(model)) if part is not None]
     return tuple(name for name, module in model.named_modules() if any(module is end for end in ends))
 
 

@@ -26,6 +26,19 @@ def find_language_model(model: nn.Module) -> nn.Module:
     return found if isinstance(found, PreTrainedModel) else model.base_model
 
 
+def find_head(model: nn.Module) -> nn.Module | None:
+    """Return the output embeddings of `model`, None where it has none.
+
+    Nemotron-H Omni's language model is a whole causal model, whose head it does not name as its own.
+    """
+    found = model.get_output_embeddings()
+    while (
+        found is None and (inner := model.get_decoder()) is not model and isinstance(inner, PreTrainedModel)
+    ):
+        model, found = inner, inner.get_output_embeddings()
+    return found
+
+
 def list_outside(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the outermost modules of `model` that hold weights and no part of which reads or writes text.
 
@@ -33,7 +46,7 @@ def list_outside(model: nn.Module) -> tuple[str, ...]:
     """
     language = find_language_model(model)
     mine = {id(module) for module in language.modules()}
-    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    ends = [model.get_input_embeddings(), find_head(model)]
     mine |= {id(part) for end in ends if isinstance(end, nn.Module) for part in end.modules()}
     alone = not is_composite(model)
 

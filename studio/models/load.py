@@ -23,7 +23,8 @@ from studio.core.errors import StudioError
 from studio.core.facts import ModelFacts
 from studio.core.i18n import Text, literal, text
 from studio.core.recipe import FOUR_BITS
-from studio.models.language_model import is_composite, list_outside
+from studio.models.decoder.structure import STREAM_COUNT, STREAM_MAPS
+from studio.models.language_model import find_head, is_composite, list_outside
 from studio.models.rope_scaling import scale_config
 from studio.models.tokenizer import last_line, load_tokenizer
 from studio.models.weights import Weights, read_ahead
@@ -195,16 +196,18 @@ def _is_plain(config: Any, cls: Any) -> bool:
 def _list_kept(config: Any, cls: Any) -> list[str] | None:
     """Return the modules that a quantisation is to leave as they are; None for what transformers leaves by itself.
 
-    Towers are not trained, and a merged export is to hold them as they were.
+    Towers are not trained, and a merged export is to hold them as they were. What weighs Gemma 3n's streams is
+    a few numbers, which its training mode reads past their modules, where 4 bits are no numbers.
     """
-    if cls is None or config.get_text_config() is config:
+    weighed = hasattr(config.get_text_config(), STREAM_COUNT)
+    if cls is None or (config.get_text_config() is config and not weighed):
         return None
     model = _draw(config, cls)
-    if not is_composite(model):
+    if not (is_composite(model) or weighed):
         return None
-    head = model.get_output_embeddings()
-    heads = [name for name, module in model.named_modules() if module is head]
-    return [*list_outside(model), *heads]
+    head = find_head(model)
+    kept = [name for name, module in model.named_modules() if module is head or name.endswith(STREAM_MAPS)]
+    return [*list_outside(model), *kept]
 
 
 def _name(model: Any, folder: str) -> None:

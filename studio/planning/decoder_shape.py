@@ -35,6 +35,7 @@ from studio.planning.layer_kinds import (
     Routed,
     count_adapters,
     count_outside,
+    count_streams,
     list_kinds,
     read_routed,
     stand_beside,
@@ -43,6 +44,8 @@ from studio.planning.mixer_record import DELTA_RULE, SCORE_BYTES, MixerRecord, c
 from studio.planning.trained_beside import Beside, count_beside, list_others
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+ATTENTION = "self_attn."
+"""Where the linears of an attention stand that we compute by ourselves."""
 COMPOSED = ("glu", "dropout", "linear_cross_entropy")
 """Ops whose PyTorch twins need room that their kernels do not."""
 
@@ -92,6 +95,8 @@ class DecoderShape:
     """Whether their gradients are wanted."""
     lent: int = 0
     """Columns of all keys and values that layers make for others, and hold as long as a step takes."""
+    streams: int = 1
+    """Residual streams; of several each layer computes one, and cuts its gate (models/decoder/alt_up_layer.py)."""
     written_out: int = 0
     """Rows of attention for each of the stream at most, where answers share their prompt in it; 0: the same rows."""
     beside: Beside = Beside()
@@ -196,6 +201,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         element_bytes=element_bytes,
         routed=read_routed(model, spec),
         beside=beside,
+        streams=count_streams(model),
         paired=stand_beside(model),
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),
         record=_count_record(
@@ -273,9 +279,7 @@ def _shape_attentions(model: ModelFacts, foreign: Collection[str]) -> tuple[Atte
     head_norms = not model.norms.keys().isdisjoint(HEAD_NORMS)
     found = []
     for kind in list_kinds(model):
-        linears = {
-            n: shape for name, own in split_mixers(kind.linears)[1].items() for n, shape in own.items()
-        }
+        linears = {name: shape for name, shape in kind.linears.items() if name.startswith(ATTENTION)}
         found.append(
             shape_attention(linears, kind.count, model.query_heads, kind.head_dim, head_norms=head_norms)
         )

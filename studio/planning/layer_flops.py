@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.models.decoder.structure import INPUT_GROUPS, LATENT_GROUPS
+from studio.models.decoder.structure import INPUT_GROUPS, LATENT_GROUPS, LAUREL_GROUPS
 from studio.planning.decoder_shape import DecoderShape
 from studio.planning.layer_memory import moved_bytes
 
@@ -65,7 +65,9 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
         2 * group.inputs * group.outputs for name in LATENT_GROUPS if (group := shape.groups.get(name))
     )
     inputs = sum(
-        2 * group.inputs * group.outputs for name in INPUT_GROUPS if (group := shape.groups.get(name))
+        2 * group.inputs * group.outputs
+        for name in (*INPUT_GROUPS, *LAUREL_GROUPS)
+        if (group := shape.groups.get(name))
     )
     linear = output + qkv + gate_up + down + inputs
     repeated = tuple(

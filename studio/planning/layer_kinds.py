@@ -13,6 +13,7 @@ from studio.models.config_shapes import EXPERT, ROUTER
 from studio.models.decoder.structure import (
     SHARED_GATES,
     SHARED_MLPS,
+    STREAM_MAPS,
     find_placement,
     is_target,
     share_rank,
@@ -102,7 +103,8 @@ def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
 def _list_mlps(model: ModelFacts) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that differ in their MLP."""
     if not model.expert_parameters:
-        return (LayerKind(model.layers, model.linears, head_dim=model.head_dim),)
+        linears = {name: shape for name, shape in model.linears.items() if name not in STREAM_MAPS}
+        return (LayerKind(model.layers, linears, head_dim=model.head_dim),)
     plain = {
         name: shape
         for name, shape in model.linears.items()
@@ -125,9 +127,19 @@ def stand_beside(model: ModelFacts) -> bool:
 
 
 def count_outside(model: ModelFacts) -> int:
-    """Return the linear parameters of all layers that list_kinds() leaves out: gates of shared experts."""
+    """Return the linear parameters of all layers that list_kinds() leaves out: gates of shared experts, what weighs
+    several residual streams.
+    """
     gates = (shape for name, shape in model.linears.items() if name.rpartition(".")[2] in SHARED_GATES)
-    return sum(model.experts[0] * outputs * inputs for outputs, inputs in gates)
+    maps = (shape for name, shape in model.linears.items() if name in STREAM_MAPS)
+    return sum(model.experts[0] * outputs * inputs for outputs, inputs in gates) + sum(
+        model.layers * outputs * inputs for outputs, inputs in maps
+    )
+
+
+def count_streams(model: ModelFacts) -> int:
+    """Return how many residual streams a model has: what weighs them gives as many numbers a token."""
+    return model.linears.get(STREAM_MAPS[0], (1, 0))[0]
 
 
 def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:

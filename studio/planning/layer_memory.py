@@ -14,7 +14,7 @@ from studio_kernels.ce_chunks import LEAST_ROWS, LOGITS_PER_PROCESSOR, MOST_ROWS
 from studio_kernels.op import PORTION_BYTES, SCORES_BYTES
 
 from studio.core.memory_policy import KEEP_LEVELS, LayerPolicy, MemoryPolicy
-from studio.models.decoder.structure import INPUT_GROUPS, MADE_ROWS
+from studio.models.decoder.structure import CUT_ROWS, INPUT_GROUPS, LAUREL_GROUPS, MADE_ROWS
 from studio.planning.attention_shape import AttentionShape
 from studio.planning.decoder_shape import DecoderShape
 
@@ -24,6 +24,10 @@ SCORE_BLOCKS = 3
 """Of SCORES_BYTES each, where attention is composed of matrix products."""
 MAKING_BYTES = 28
 """Of one number of a layer's input while it is made, and made again under autograd: its norm is taken in fp32."""
+JOINING_BYTES = 28
+"""Of one number of a row of several streams, while they are brought together and apart again under autograd."""
+CUT_BYTES = 5
+"""Of one number of a gate while it is cut, and 8 more where it is not in fp32 before."""
 LIBRARY_BYTES = 32 * 2**20
 """The matrix library's own workspace on Hopper; 8 MiB elsewhere."""
 
@@ -33,7 +37,7 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
     e, groups, routed = shape.element_bytes, shape.groups, shape.routed
     levels = (
         # The layer's input; the MLP's result where a norm or a length needs it; which experts a token passes.
-        e * shape.hidden * (1 + shape.keeps_branches + shape.paired)
+        e * shape.hidden * (shape.streams + shape.keeps_branches + shape.paired)
         + (routed.kept_bytes(e) if routed else 0),
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
@@ -55,7 +59,7 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
     level = KEEP_LEVELS.index(keep)
     stays = (
         routed.kept_bytes(e) if routed else 0,
-        e * groups["output"].tail + 4 * shape.mean_columns("query_heads"),
+        e * groups["output"].tail + _log_sums(shape),
         e * shape.projection_tail,
         e * (groups["gate_up"].tail + groups["down"].tail) + (routed.tail_bytes(e) if routed else 0),
     )
@@ -67,7 +71,12 @@ def moved_bytes(shape: DecoderShape, keep: str) -> int:
 def _attention_state(shape: DecoderShape) -> int:
     """Attention's result and its adapter's part, and the log-sums in fp32, bytes a token of the mean layer."""
     e, tail = shape.element_bytes, shape.groups["output"].tail
-    return e * (shape.mean_columns("result") + tail) + 4 * shape.mean_columns("query_heads")
+    return e * (shape.mean_columns("result") + tail) + _log_sums(shape)
+
+
+def _log_sums(shape: DecoderShape) -> int:
+    """Log-sums in fp32, bytes a token of the mean layer: of all rows that attention sees."""
+    return 4 * shape.mean_columns("query_heads") * max(1, shape.written_out)
 
 
 def phase_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> dict[str, int]:
@@ -115,6 +124,11 @@ def _phases_of(
     )
     if level < 3:
         portion += 2 * width + 2 * groups["gate_up"].tail
+    several = shape.streams > 1
+    if several:  # the gate that is cut beside its gradient
+        portion += width
+    # The gradient of all streams, and the rows that are had again of them.
+    streams = e * hidden * several * (shape.streams + 1)
     summed = PORTION_BYTES * shape.magnitudes
     if shape.magnitudes:  # gate and up beside their gradients
         portion += 2 * width + groups["gate_up"].tail
@@ -126,18 +140,33 @@ def _phases_of(
         opened = shape.routed.opened_bytes(e)
         experts = shape.routed.backward_bytes(e) + (opened if level < 3 else 0)
         given_back += opened if level == 3 else 0
-    mixing = tokens * (below + state + qkv + gradients - given_back)
+    mixing = tokens * (below + state + qkv + gradients + streams - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * result - given_back)
     # The layer's own input: the rows that it reads, what it adds to them and that one's gradient, gate, h and theirs.
     own = (
         3 * hidden + 6 * shape.input_width + sum(groups[name].tail for name in INPUT_GROUPS if name in groups)
     )
+    cut = CUT_BYTES + 8 * (e < 4) - 3 * e * shape.composed  # beside what a composed gate needs later
+    cutting = several * min(at_once, CUT_ROWS) * width * max(0, cut)
+    own += several * (2 * hidden + sum(groups[name].tail for name in LAUREL_GROUPS if name in groups))
+    # What comes back to all streams, in two places, beside their gradient; by then the layer has let go of the rest.
+    apart = e * hidden * (3 * shape.streams + 2) - (kept_bytes(shape, keep) - e * hidden * shape.streams)
     return {
-        "mlp": tokens * (above + below + state + qkv + middle + experts) + at_once * e * portion + summed,
+        "mlp": tokens * (above + below + state + qkv + middle + experts + streams)
+        + at_once * e * portion
+        + summed
+        + cutting,
         "attention": max(0, mixing) + summed + SCORE_BLOCKS * SCORES_BYTES * shape.composed_attention,
         "join": max(0, scaled) * ("attention" in shape.scaled_branches),
-    } | ({"layer_input": tokens * (above + state + qkv + middle + e * own)} if shape.input_width else {})
+    } | (
+        (
+            {"layer_input": tokens * (above + state + qkv + middle + 2 * streams + e * own)}
+            if shape.input_width
+            else {}
+        )
+        | ({"streams": max(0, tokens * apart)} if several else {})
+    )
 
 
 def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens: int = 0) -> int:
@@ -152,6 +181,9 @@ def forward_bytes(shape: DecoderShape, keep: str, tokens: int, mlp_chunk_tokens:
     if shape.routed is not None:
         experts = shape.routed.forward_bytes(e) + (shape.routed.opened_bytes(e) if level < 3 else 0)
     needed = e * (tokens * shape.hidden * (1 + (level < 1)) + at_once * portion) + tokens * experts
+    if shape.streams > 1:
+        needed += e * tokens * shape.hidden * 2 * shape.streams
+        needed += min(at_once, CUT_ROWS) * width * (CUT_BYTES + 8 * (e < 4))
     if shape.record is None:
         return needed
     mixing = shape.record.forward_bytes + shape.record.held_bytes * (level < 3)
@@ -245,7 +277,12 @@ def peak_of_layers(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> tu
     runs = [(sizes[layer], len(list(group))) for layer, group in groupby(policy.layers)]
     kept, needed, whole = peak_of_runs(runs)
     head = head_bytes(shape, tokens, policy.head_rows, policy.head_columns)
-    kept, needed = max((kept, needed), (whole, head), key=sum)
+    several = (shape.streams > 1) * shape.streams * shape.hidden
+    head += (
+        tokens * shape.element_bytes * several
+    )  # the last layer's, from which those that are normalised are made
+    joining = (2 * tokens * shape.element_bytes + min(tokens, MADE_ROWS) * JOINING_BYTES) * several
+    kept, needed = max((kept, needed), (whole, head), (whole, joining), key=sum)
     shared = shared_bytes(shape, tokens)
     making = min(tokens, MADE_ROWS) * shape.layers * shape.input_width * MAKING_BYTES
     return kept + tables_bytes(shape, tokens) + shared, max(needed, making)

@@ -12,9 +12,9 @@ from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import SAMPLING, Recipe, change_recipe
 from studio.core.row_lengths import RowLengths
-from studio.planning.decoder_shape import DecoderShape, count_sequences, list_mixers
+from studio.planning.decoder_shape import DecoderShape, count_sequences, list_mixers, read_decoder
 from studio.planning.memory_estimate import count_rows, is_small
-from studio.planning.speed_estimate import MEAN_SHARE
+from studio.planning.speed_estimate import MEAN_SHARE, RowFigures
 
 LEAST_SPARED = 0.1
 """Of a step's tokens: attention's rows are written out and gathered again, 2 % of a layer's time where it is 4,096
@@ -65,6 +65,23 @@ def choose_shared_prompts(
         return _part("recorded")
     id = "plan.shared_prompts.group" if sampled else "plan.shared_prompts.on"
     return Choice(value=round(spared, 4), reason=text(id, **values))
+
+
+def expect_shared(plan: BackendPlan, model: ModelFacts, recipe: Recipe, rows: RowFigures) -> BackendPlan:
+    """Return `plan` with whether prompts are shared, as far as `rows` tell before a run has read them."""
+    if plan.memory is None or not rows.mean_tokens:
+        return plan
+    answer = recipe.sampling.answer_tokens if recipe.objective in SAMPLING else 0
+    spared = rows.repeated_tokens / rows.count
+    lengths = RowLengths(
+        longest_tokens=0,  # no length is planned by it
+        mean_tokens=rows.mean_tokens + answer,
+        mean_shared_tokens=rows.mean_tokens - spared if spared else 0.0,
+    )
+    shape = read_decoder(plan, model, recipe)
+    return dataclasses.replace(
+        plan, shared_prompts=choose_shared_prompts(plan, model, recipe, shape, lengths)
+    )
 
 
 def _spare_groups(recipe: Recipe, rows: RowLengths) -> float:

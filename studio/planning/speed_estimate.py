@@ -41,6 +41,8 @@ class RowFigures:
     count: int = 0
     tokens: int = 0
     """Of all of them once."""
+    repeated_tokens: int = 0
+    """Those of them that are a prompt's for the second time in its row."""
 
     @property
     def mean_tokens(self) -> float:

@@ -83,6 +83,8 @@ class Counted:
     """Rule -> rows."""
     tokens: int = 0
     """Of the rows used, after the cut; 0 without a tokenizer."""
+    repeated_tokens: int = 0
+    """Those of them that are, in pairs, the prompt before the second answer; where both have the same prompt."""
     rows_cut: int = 0
     tokens_lost: int = 0
     """By the cut."""
@@ -171,9 +173,12 @@ def count_rows(measured: MeasuredData, spec: DatasetSpec) -> Counted | None:
         refusal = None
     except StudioError as error:
         refusal = error
-    cutting, tokens, full = found.cutting, 0, 0
+    cutting, tokens, repeated, full = found.cutting, 0, 0, 0
     if cutting is not None:
         tokens = int(cutting.examples.lengths.sum())
+        rows, stored = cutting.examples.chosen, cutting.examples.tokens
+        pairs = rows[stored.seconds[rows] > 0]
+        repeated = int(np.maximum(stored.first_trained[pairs] - 1, 0).sum())
         full = int(cutting.examples.tokens.full_lengths[np.unique(cutting.examples.chosen)].sum())
     return Counted(
         rows_read=found.rows_read,
@@ -181,6 +186,7 @@ def count_rows(measured: MeasuredData, spec: DatasetSpec) -> Counted | None:
         rows_refused=found.refused,
         filtered=dict(found.filtered),
         tokens=tokens,
+        repeated_tokens=repeated,
         rows_cut=cutting.cut if cutting is not None else 0,
         tokens_lost=max(0, full - tokens),
         refusal=refusal,

@@ -22,6 +22,7 @@ from studio.machine.workspace import Workspace
 from studio.planning.memory_estimate import count_disk, predict
 from studio.planning.recipe_check import estimate_steps
 from studio.planning.run_plan import choose_calibration, choose_device, memory_budget, plan
+from studio.planning.shared_prompts import expect_shared
 from studio.planning.speed_estimate import Duration, RowFigures, predict_duration, read_rows
 from studio.services.dataset_session import Datasets, Look, identify
 from studio.services.machine_state import MachineState
@@ -56,6 +57,8 @@ class RunEstimate:
     rows: int = 0
     tokens: int = 0
     """Of all rows once, after the cut."""
+    repeated_tokens: int = 0
+    """Those of them that are a prompt's for the second time in its row."""
     steps: int = 0
     pace: Throughput | None = None
     """How fast an earlier run of its kind was; None where none was measured."""
@@ -161,7 +164,10 @@ class Estimates:
         except StudioError as error:
             return dataclasses.replace(estimate, model_error=error)
         known = estimate.rows and estimate.tokens
-        known_rows = RowFigures(count=estimate.rows, tokens=estimate.tokens) if known else expected
+        counted = RowFigures(
+            count=estimate.rows, tokens=estimate.tokens, repeated_tokens=estimate.repeated_tokens
+        )
+        known_rows = counted if known else expected
         if not known and checked != self._key(recipe):
             known_rows = RowFigures()
         return self._add_plan(dataclasses.replace(estimate, model=model), machine, known_rows)
@@ -196,15 +202,16 @@ class Estimates:
         seen = datasets.view()
         if seen.source != recipe.data.source or identify(datasets.recipe) != identify(recipe):
             seen = Look()
-        tokens = 0
+        tokens = repeated = 0
         if seen.whole and (counted := datasets.count(recipe)) is not None:
-            rows, tokens = counted.rows_used, counted.tokens
+            rows, tokens, repeated = counted.rows_used, counted.tokens, counted.repeated_tokens
         away = self._is_away(recipe)
         return dataclasses.replace(
             estimate,
             look=seen,
             rows=rows,
             tokens=tokens,
+            repeated_tokens=repeated,
             steps=count_steps(recipe, rows, tokens),
             download_bytes=seen.size_bytes or 0 if away else 0,
             downloads=away,
@@ -230,14 +237,15 @@ class Estimates:
         gpu = choose_device(machine, recipe)[1]
         machine = self._health.add_experience(machine, recipe)
         planned = self._plan(machine, recipe, facts)
+        chosen = expect_shared(planned.plan, facts, recipe, rows)
         return dataclasses.replace(
             estimate,
-            plan=planned.plan,
+            plan=chosen,
             parts=planned.peak,
             verdict=planned.verdict,
             disk_bytes=count_disk(planned.plan, facts, recipe),
             pace=self._paces.find(recipe, gpu.name if gpu else ""),
-            expected=predict_duration(planned.plan, machine, facts, recipe, gpu, rows),
+            expected=predict_duration(chosen, machine, facts, recipe, gpu, rows),
         )
 
     def _plan(self, machine: MachineFacts, recipe: Recipe, facts: ModelFacts) -> _Planned:

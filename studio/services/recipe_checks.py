@@ -65,7 +65,9 @@ class RecipeChecks:
         """Return the rows of the recipe's data and their tokens: as measured, else as its head suggests."""
         counted = self._datasets.count(recipe)
         if counted is not None and counted.tokens:
-            return RowFigures(count=counted.rows_used, tokens=counted.tokens)
+            return RowFigures(
+                count=counted.rows_used, tokens=counted.tokens, repeated_tokens=counted.repeated_tokens
+            )
         try:
             return self._light.call(
                 lambda: read_rows(look(recipe.data, self.workspace.data_cache, recipe.objective))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, PaliGemmaForConditionalGeneration
 
+from benchmarks.tiny_models import list_families, make_tiny
 from studio.engine import loss_head as loss_file
 from studio.engine.batches import Batch
 from studio.engine.loss_head import LossHead, mark_answers
@@ -85,3 +86,17 @@ class Spy:
 
     def __init__(self, reference) -> None:
         self.reference = reference
+
+
+@pytest.mark.parametrize("name", ["kosmos-2.5", "nemotron_h_omni"])
+def test_a_model_is_asked_as_it_counts_and_by_the_head_that_it_has(name):
+    """Kosmos-2.5 counts positions from its padding token; Nemotron-H Omni's head is that of the model inside it."""
+    torch.manual_seed(0)
+    model = make_tiny(next(one for one in list_families() if one.name == name)).float().eval()
+    batch = make_batch(200)
+    with torch.no_grad():
+        logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, 1)[batch.picks].float()
+    wanted = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="none")
+    head = LossHead(model)
+    torch.testing.assert_close(head.token_losses(batch).detach(), wanted, rtol=1e-4, atol=1e-5)
+    assert head.first_position == (2 if name == "kosmos-2.5" else 0)

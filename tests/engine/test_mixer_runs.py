@@ -15,7 +15,8 @@ from tests.engine.test_routed_step import weights
 from tests.models.decoder import models, routed_models
 
 FAMILIES = {
-    "gemma4": models.FAMILIES, "gemma4_e2b": models.FAMILIES, "gemma4_moe": routed_models.FAMILIES,
+    "gemma4": models.FAMILIES, "gemma4_e2b": models.FAMILIES, "gemma3n": models.FAMILIES,
+    "gemma4_moe": routed_models.FAMILIES,
     "deepseek_v3": routed_models.FAMILIES,
     "qwen3_next": routed_models.FOREIGN, "gpt_oss": routed_models.FAMILIES,
 }  # fmt: skip

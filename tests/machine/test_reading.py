@@ -215,8 +215,10 @@ def test_a_module_that_no_known_package_has_may_be_a_file_of_the_program(words, 
     assert (verdict.second.entry.id if verdict.second else None) == second
 
 
-def test_a_text_of_a_few_lines_is_what_a_program_said_and_one_in_a_log_is_not():
+def test_a_text_of_a_few_lines_is_what_a_program_said_and_one_that_a_log_went_past_is_not():
     words = "Unsupported config option for services.trainer: 'cards'\n"
     assert weigh_text(words).first.entry.id == "told_refused"
-    assert weigh_text("step 1 of 9\n" * 5 + words) is None
+    # What a log ends in is read where it has one of the usual forms, and what went by is not.
+    assert weigh_text("step 1 of 9\n" * 5 + words).first.entry.id == "told_state"
+    assert weigh_text(words + "step 1 of 9\n" * 5) is None
     assert weigh_text("\n \n") is None

@@ -24,6 +24,9 @@ SAID = {
     "Adafactor does not support sparse gradients.": "Adafactor does not support sparse gradients.",
     "ChainDataset only supports IterableDataset": "ChainDataset takes only IterableDataset.",
     "Unknown ab_svd_init: fast": "fast: this program knows no such ab_svd_init.",
+    "unhandled prompt tokenization strategy: sharegpt": (
+        "sharegpt: this program knows no such prompt tokenization strategy."
+    ),
     "`alignment` must be either 'left' or 'right'.": "alignment has to be either 'left' or 'right'.",
     "Optimizer input should not be empty": "Optimizer input is empty, and must not be.",
     "Number of reward functions must match number of weights": (

@@ -11,7 +11,7 @@ import transformers
 from studio.core.i18n import Text, load_catalogue
 from studio.core.memory_policy import KEEP_LEVELS
 from studio.models.catalog import inspect_model
-from studio.models.decoder.structure import INPUT_GROUPS, LATENT_GROUPS
+from studio.models.decoder.structure import INPUT_GROUPS, LATENT_GROUPS, LAUREL_GROUPS
 from studio.planning.decoder_shape import describe_steps, explain_stock, list_mixers, read_decoder
 from studio.planning.layer_memory import kept_bytes, phase_bytes
 from studio.planning.memory_estimate import predict
@@ -23,7 +23,8 @@ from tests.models.decoder import models, routed_models
 MIXERS = {
     "qwen3_5": ("linear_attn", "self_attn"), "lfm2": ("conv", "self_attn"),
     "granite_hybrid": ("mamba", "self_attn"), "qwen3_next": ("linear_attn", "self_attn"),
-    "qwen3_5_moe": ("linear_attn", "self_attn"), "gemma4": (), "gemma4_e2b": (), "gemma4_moe": (),
+    "qwen3_5_moe": ("linear_attn", "self_attn"), "gemma4": (), "gemma4_e2b": (), "gemma3n": (),
+    "gemma4_moe": (),
     "latent": (), "latent_v2": (), "deepseek_v3": (), "llama": (), "qwen3_moe": (), "gpt_oss": (),
 }  # fmt: skip
 """Family -> what its layers mix tokens by, where parts of that are the model's own module."""
@@ -65,9 +66,11 @@ def test_the_matrix_of_the_mean_mixer_has_the_weights_of_all_of_them(stored):
         module.weight.numel()
         for name, module in model.model.layers.named_modules()
         if type(module) is torch.nn.Linear
-        and name.split(".")[1] not in ("mlp", "feed_forward", "shared_mlp", "block_sparse_moe", "router")
+        and name.split(".")[1]
+        not in ("mlp", "feed_forward", "shared_mlp", "block_sparse_moe", "router", "altup")
     )
-    names = [name for name in ("qkv", *LATENT_GROUPS, *INPUT_GROUPS, "output") if name in shape.groups]
+    groups = ("qkv", *LATENT_GROUPS, *INPUT_GROUPS, *LAUREL_GROUPS, "output")
+    names = [name for name in groups if name in shape.groups]
     found = sum(shape.groups[name].inputs * shape.groups[name].outputs for name in names)
     assert linears <= shape.layers * found <= linears + shape.layers * facts.hidden_size
 

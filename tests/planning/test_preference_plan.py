@@ -14,7 +14,7 @@ from studio.engine.objectives import get_objective
 from studio.planning.decoder_shape import count_sequences, longest, longest_document
 from studio.planning.memory_estimate import predict
 from studio.planning.run_plan import plan
-from studio.planning.shared_prompts import tell_shared
+from studio.planning.shared_prompts import expect_shared, tell_shared
 from studio.planning.slow_paths import note_loading
 from studio.planning.speed_estimate import REFERRING, RowFigures, count_scored_tokens, predict_duration
 from tests.machine.facts import make_decoder, make_gpu, make_machine, make_recipe
@@ -99,6 +99,25 @@ def test_answers_to_a_prompt_that_go_together_share_it():
     assert tell_shared(plan(MACHINE, recipe_for("sft"), MODEL, rows)) == ()
 
 
+def test_before_rows_are_read_prompts_are_expected_to_be_shared_by_what_was_counted():
+    rows = RowFigures(count=1000, tokens=1_200_000, repeated_tokens=360_000)
+    before, recipe, gpu = plan(MACHINE, recipe_for("dpo"), MODEL), recipe_for("dpo"), MACHINE.gpus[0]
+    after = expect_shared(before, MODEL, recipe, rows)
+    assert before.shared_prompts.reason.id == "plan.shared_prompts.unknown"
+    assert after.shared_prompts == plan(MACHINE, recipe, MODEL, SHARED).shared_prompts
+    times = [predict_duration(one, MACHINE, MODEL, recipe, gpu, rows).seconds for one in (before, after)]
+    assert 0.65 < times[1] / times[0] < 0.8
+    unknown = RowFigures(count=1000, tokens=1_200_000)
+    assert expect_shared(before, MODEL, recipe, unknown).shared_prompts == before.shared_prompts
+    assert expect_shared(before, MODEL, recipe, RowFigures()) is before
+    changes = {"optim.micro_batch": 4, "sampling.group_size": 8, "sampling.answer_tokens": 400}
+    drawn, asked = recipe_for("grpo", **changes), RowFigures(count=10, tokens=4000)
+    chosen = expect_shared(plan(MACHINE, drawn, MODEL), MODEL, drawn, asked).shared_prompts
+    assert chosen.value == pytest.approx(0.75 * 399 / 600, abs=1e-3)
+    own = plan(make_machine(), recipe, MODEL)
+    assert expect_shared(own, MODEL, recipe, rows) is own
+
+
 def test_layers_with_a_mixer_of_their_own_are_told():
     kinds = make_decoder(linears={**MODEL.linears, "linear_attn.in_proj_qkv": (4096, MODEL.hidden_size)})
     chosen = plan(MACHINE, recipe_for("dpo"), kinds, SHARED).shared_prompts
@@ -116,9 +135,8 @@ def test_what_is_shared_takes_less_memory_and_less_time():
         predict(one, MODEL, same, MemoryPolicy(layers=(LayerPolicy(),) * MODEL.layers))
         for one in (apart, shared)
     ]
-    assert (
-        peaks[1]["activations"] == peaks[0]["activations"] and peaks[1]["workspace"] >= peaks[0]["workspace"]
-    )
+    assert peaks[0]["activations"] < peaks[1]["activations"] < 1.01 * peaks[0]["activations"]  # log-sums
+    assert peaks[1]["workspace"] >= peaks[0]["workspace"]
     times = [
         predict_duration(one, MACHINE, MODEL, fixed, MACHINE.gpus[0], ROWS).seconds
         for one in (apart, dataclasses.replace(apart, shared_prompts=shared.shared_prompts))

@@ -9,6 +9,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import load_catalogue
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe, change_recipe
 from studio.data import mapping_file, remote
+from studio.data.common_beginnings import count_once
 from studio.data.pipeline import validation_of
 from studio.services.dataset_report import count_rows, measure
 from studio.services.recipe_problems import find_problems, look
@@ -130,6 +131,24 @@ def count_demo(workspace, rows: list, **settings):
     )
     counted = count_rows(measured, recipe.data)
     return measured, counted, find_problems(recipe, make_machine(), 2**40, workspace.data_cache, counted)
+
+
+def test_the_prompts_of_pairs_are_counted_where_they_stand_again(workspace):
+    rows = [
+        {
+            "prompt": f"Which is number {i}? " * (1 + i % 3),
+            "chosen": f"It is {i}.",
+            "rejected": f"It was {i}.",
+        }
+        for i in range(30)
+    ]
+    measured, counted, _ = count_demo(workspace, rows, format="preference")
+    examples = measured.found.cutting.examples
+    assert len(examples) == counted.rows_used == 30
+    once = sum(count_once(one, 2) for one in examples)
+    assert counted.repeated_tokens == counted.tokens - once > 0
+    chats = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 30
+    assert count_demo(workspace, chats)[1].repeated_tokens == 0
 
 
 def test_rows_that_the_template_refuses_are_no_green_light(workspace):

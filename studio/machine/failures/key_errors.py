@@ -37,19 +37,19 @@ TENSOR = re.compile(
 FROM_ROW = re.compile(r"\b(?:inputs|batch|features?|rows?|examples?|samples?|items?|records?)\[")
 """A line of code that takes a key out of a row or a batch."""
 SETTINGS = re.compile(
-    r"\b(?:llm|text|vision|audio|tokenizer|model|generation|hf|quantization|rope|adapter|processor|preprocessor)"
+    r"\b(?:llm|text|vision|audio|tokenizer|model|generation|hf|quantization|rope|adapter|processor|preprocessor|read)"
     r"_config(?:_dict)?\["
 )
 """A line of code that takes a value out of one of a model's own files of settings."""
 TABLE = re.compile(
     r"\b(?P<table>\w*(?:params|config|cfg|conf|args|settings|options|opts|hparams|specs?)|"
-    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup)|(?:available|known|registered|all)_\w+)\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|\w+)\]",
+    r"\w+_(?:table|map|mapping|dict|registry|presets?|lookup)|(?:available|known|registered|all)_\w+)\[(?:f?['\"](?P<literal>[\w.-]+)['\"]|[\w.]+)\]",
     re.IGNORECASE,
 )
 """A line of code that takes a value out of a program's own settings or out of one of its tables."""
 FROM_FILE = re.compile(
     r"\b(?:torch\.load|load_file|safe_load|np\.load)\(.{0,120}\)\[|"
-    r"\b\w*(?:ckpt|checkpoint|state_dict|model_sd|saved|pretrained_dict)\w*\[['\"]"
+    r"\b\w*(?:ckpt|checkpoint|state_dict|model_sd|saved|pretrained_dict|weights)\w*\[['\"]"
 )
 """A line of code that takes a part out of a file of weights."""
 STEPS = re.compile(r"(?<![\d/])[1-9]\d*/\d+ \[\d+:[^\]\n]{1,60}\]\s{0,4}Traceback")

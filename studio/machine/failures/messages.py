@@ -58,7 +58,7 @@ def read_message(reading: Reading) -> tuple[str, str]:
             and raised.message.count(" ") > 5
         )
         # What a package raises by a line of its own is meant, whatever the type.
-        worded = worded or (raised.on_purpose and kind != "KeyError")
+        worded = worded or raised.on_purpose
         useless = useless or (kind in OF_VALUES and not worded) or raised.message.startswith("assert ")
         inner = raised.packages[:1] == ("torch",) and raised.type != "ValueError"
         # What a program says under its own name is not of tensors.

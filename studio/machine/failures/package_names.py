@@ -29,6 +29,7 @@ OWNERS = (
     ("diffusers", r"UNet\w+|Autoencoder\w+|\w*Diffusion\w*Pipeline|DiffusionPipeline"),
     ("vllm", r"LLMEngine|SamplingParams|EngineArgs|AsyncLLM\w*"),
     ("deepspeed", r"DeepSpeed\w+|ZeroParam\w*"),
+    ("liger_kernel", r"Liger\w+"),
     ("lightning", r"Lightning\w+"),
     ("sentence_transformers", r"SentenceTransformer\w*|CrossEncoder\w*|SparseEncoder\w*"),
     (

@@ -16,7 +16,7 @@ from studio.core.i18n import Text, text
 LONGEST_SLOT = 110
 SENTENCES_READ = 4
 SENTENCE_END = re.compile(r"(?<=[\w)\]`'\"][.!?;])\s+(?=[A-Z`'\"(])|\n\s*\n|\n(?=[A-Z])")
-N = r"(?:[^.,;:\n]|[.,:](?=\w)|\([^()\n]{0,80}\)|\[[^\]\n]{0,200}\]|`[^`\n]{1,80}`){2,110}?"
+N = r"(?:[^.,;:\n]|[.,:](?=\w)|\([^()\n]{0,80}\)|\[[^\]\n]{0,200}\]|`[^`\n]{1,80}`){1,110}?"
 """A name with what belongs to it; a sign inside of a number, a path or brackets ends it not."""
 REST = r"(?:[^;\n]|(?<=\w);(?=\w)){1,200}?"
 BE = r"(?:is|are|was|were|be|been)"
@@ -28,8 +28,12 @@ GOT = (
     r"instead of|was|is|not)"
     r"(?: instead)?:? "
 )
+VAGUE = r" (?:\w+ )?(?:errors?|exceptions?|behaviou?r|end|reasons?|problems?|failure|EOF|token|results?|termination)\b"
+"""What is unexpected or unknown without being a name."""
 END = r"(?=[.;!?:,]*$|[.;!?:,] | \(| - )"
-HEAD = r"^(?:[A-Z][\w.]{1,30}: |(?:Oops|Sorry|Warning|Error)[,:!] |[\w.]{2,60}(?:\(\))?: )?"
+CLAUSE = r"(?:(?:For|When|If|In|With|While|Using|On|At|To|As|Since|During) [^,\n]{3,90}, (?:then )?)?"
+HEAD = rf"^{CLAUSE}(?:[A-Z][\w.]{{1,30}}: |(?:Oops|Sorry|Warning|Error)[,:!] |[\w.]{{2,60}}(?:\(\))?: )?"
+"""What may stand before a sentence's subject: a condition, the name of who speaks."""
 ARTICLE = re.compile(
     r"^(?:an?|the|any|some|your|this|that|its|of|both|either|to|that the) (?!\W)", re.IGNORECASE
 )
@@ -43,6 +47,12 @@ UNSAID = re.compile(
 )
 """What shows that a part was cut out of another sentence."""
 CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+BACK = re.compile(
+    r"^(?:This|It|That|Which) (?:is|are) (?:currently )?(?:not|n't) (?:yet |currently )?"
+    r"(?:supported|allowed|possible|implemented)",
+    re.IGNORECASE,
+)
+"""A sentence that refuses what the one before it says."""
 LISTS = re.compile(r" - (?:supported|available|possible|valid|expected|allowed)[ :]")
 SIGNS = " \t.,:;!"
 ENCLOSED = re.compile(r"(['\"])([^'\"]*)\1")
@@ -89,6 +99,7 @@ FORMS = (
         rf"\b(?:pass|specify|use|provide|set|give)\w* (?:only |exactly |at most )?one of (?P<first>{N}) "
         rf"(?:and|or|,) "
         rf"(?P<second>{N}){END}",
+        rf"\bonly one of (?P<first>{N}) (?:and|or) (?P<second>{N}) (?:may|can|should|must|is|has)\b",
         rf"\bconflict(?:s|ing)? (?:between|of) (?P<first>{N}) and (?P<second>{N}){END}",
     ),
     *_form(
@@ -111,7 +122,8 @@ FORMS = (
     ),
     *_form(
         "refused",
-        rf"{HEAD}(?P<name>{N}) (?:is|are|was) (?:currently |yet |still )?(?:not|n't|no longer|un)(?: yet| "
+        r"^unsupported (?P<name>(?!\w+: )[^:\n]{3,80}?)[.!]?$",
+        rf"{HEAD}(?P<name>{N}) (?:(?:is|are|was) )?(?:currently |yet |still )?(?:not|n't|no longer|un)(?: yet| "
         rf"currently| "
         rf"officially| directly)? ?(?:supported|implemented|allowed|permitted|available|possible|usable|"
         rf"legal)(?: yet)?"
@@ -139,7 +151,10 @@ FORMS = (
     ),
     *_form(
         "unknown",
-        rf"\b(?:unknown|unrecogni[sz]ed|undefined|unsupported|unexpected|unhandled|unrecognised|illegal)"
+        rf"\b(?:unknown|unrecogni[sz]ed|undefined|unsupported|unhandled|invalid)(?!{VAGUE}) "
+        rf"(?P<kind>[a-z]\w+(?: \w+){{1,4}}): (?P<name>[`'\"<(\[]?[^\s,;]{{2,80}}){END}",
+        rf"\b(?:unknown|non-?existent|unrecogni[sz]ed|undefined|unsupported|unexpected|unhandled|unrecognised|"
+        rf"illegal)(?!{VAGUE})"
         rf" (?P<kind>[a-z][\w ]{{1,40}}?)(?: (?:specified|given|provided|found|passed|name|value))?(?::| "
         rf"?=| of| for|,)? "
         rf"(?P<name>[`'\"<(\[]?[^\s,;]{{2,80}}){END}",
@@ -193,6 +208,13 @@ FORMS = (
         rf"\b(?P<first>{N}) vs\.? (?P<second>{N}){END}",
     ),
     *_form(
+        "differ",
+        rf"{HEAD}(?P<name>{N}) mismatch(?:es|ed)?(?::? (?P<how>{REST}))?$",
+        rf"\b(?:mismatch(?:ed|es)?|inconsistent|inconsistency) (?:in |of |between )?(?P<name>{N})(?:[:.,] "
+        rf"(?P<how>{REST}))?$",
+        rf"{HEAD}(?P<name>{N}) (?:must|should|do not|don't) match{END}",
+    ),
+    *_form(
         "twice",
         rf"{HEAD}(?P<name>{N}) (?:already exists?|(?:is|are|was|has|have) (?:been )?already(?: been)? "
         rf"(?P<how>\w+))",
@@ -228,6 +250,8 @@ FORMS = (
         rf"given|set|specified|"
         rf"defined|passed|configured)\b",
         rf"{HEAD}(?P<name>{N}) (?:cannot|can't|can not|must not|should not|may not) be (?:None|null|unset)\b",
+        rf"{HEAD}(?P<name>{N}) (?:is|was|are) (?:unexpectedly )?None{END}",
+        rf"\bexpected (?P<name>{N}) to be (?:set|not None|given|provided)\b",
         rf"\bmissing (?:a |an |the |required |argument |key |keys |value |field )*(?P<name>[`'\"]?{N}){END}",
         rf"\bneed (?:either )?(?:an? |the )?(?P<name>{N}) (?:to|for|in order)\b",
     ),
@@ -248,6 +272,11 @@ FORMS = (
         rf"appear to have|"
         rf"seem to have|specify) (?P<name>{N}){END}",
         rf"{HEAD}(?P<place>{N}) (?:has|have|had|contains?) no (?P<name>{N}){END}",
+        rf"{HEAD}(?P<name>{N}) (?:is |are |was |were )?(?:required|expected|needed) but (?:it )?(?:is |"
+        rf"was |were )?not "
+        rf"(?:present|found|given|there|available|set|provided)(?: (?:in|at|for|on) (?P<place>{N}))?{END}",
+        rf"{HEAD}(?P<name>{N}) not (?:found|present)(?: (?:in|at|on) (?P<place>{N}))?{END}",
+        rf"^no (?P<name>{N}) (?:requested|selected|chosen|configured|specified|enabled){END}",
         rf"{HEAD}(?P<name>{N}) (?:is|are) not in (?P<place>{N}){END}",
     ),
     *_form(
@@ -292,6 +321,7 @@ OPTIONAL = {
     "unknown": ("kind",),
     "absent": ("place",),
     "order": ("name",),
+    "differ": ("how",),
     "twice": ("how",),
     "failed": ("how",),
 }
@@ -300,13 +330,16 @@ OPTIONAL = {
 
 def read_statement(message: str) -> Statement | None:
     """Return what the first sentence of `message` states that has one of the forms; None where none has."""
-    plain = " ".join(message[:1500].split(" "))
-    for sentence in list(_sentences(plain))[:SENTENCES_READ]:
+    before = ""
+    for sentence in list(_sentences(message[:1500]))[:SENTENCES_READ]:
+        if before and BACK.match(sentence):
+            return Statement("refused", {"name": before[:LONGEST_SLOT].rstrip(SIGNS)})
         for relation, form in FORMS:
             found = form.search(sentence)
             parts = _clean(found.groupdict()) if found else None
             if parts is not None:
                 return Statement(relation, parts)
+        before = sentence
     return None
 
 

@@ -48,7 +48,7 @@ MEMBER = re.compile(r"(?P<name>[A-Z][A-Z0-9_]+)(?:\. Did you mean: '\w+'\?)?")
 """All that Python says of an enumeration's member that is not there."""
 ATTRIBUTE = re.compile(
     r"(?:'(?P<owner>[\w.]+)' object|type object '(?:[\w.]+\.)?(?P<kind>\w+)'|^(?P<plain>[A-Z]\w+)) "
-    r"has no attribute '?(?P<name>\w+)'?"
+    r"has no attribute ['`]?(?P<name>\w+)['`]?"
 )
 OWN_IMPORT = re.compile(
     r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' \((?P<path>[^)\n]{2,300}\.py)\)"

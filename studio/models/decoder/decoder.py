@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from studio.core.i18n import Text, text
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.decoder.activation_offload import Offload
+from studio.models.decoder.alt_up_layer import build_layer
 from studio.models.decoder.attention_choice import choose_layer_attention
 from studio.models.decoder.base_weights import refuse_experts
 from studio.models.decoder.batch_layout import BatchLayout
@@ -35,6 +36,7 @@ from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.row_judge import RowJudge, make_entropies
 from studio.models.decoder.spec import DecoderSpec, read_decoder
+from studio.models.decoder.stream_ends import StreamEnds
 
 
 class Decoder:
@@ -65,8 +67,11 @@ class Decoder:
         )
         wide, maker = self.embedding.gradient is not None, spec.inputs
         self.inputs = None if maker is None else LayerInputs(maker, store, stream.dtype, wide=wide)
-        first = self.layers[0].norm_gradients.values()
-        self._ends_there = self.embedding.gradient is None and all(one is None for one in first)
+        self.ends = None if spec.ends is None else StreamEnds(spec.ends, store, stream.dtype)
+        self.outer = self.layers[-1].outer if self.ends is None else stream
+        """What the head's gradient is wide for."""
+        first, below = self.layers[0].norm_gradients.values(), self.ends is not None and spec.ends.trained
+        self._ends_there = self.embedding.gradient is None and not below and all(one is None for one in first)
         """Whether nothing is trained below the first layer's linears."""
         self.dtype = stream.dtype
         """Of the arithmetic."""
@@ -190,7 +195,8 @@ class Decoder:
                 self._offload.settle()  # what layers on the card keep comes in its place
             kept.append(one)
         self._offload.settle()
-        return x, kept
+        rows.shared.streams = None if self.ends is None else x
+        return self._gather(x), kept
 
     @torch.no_grad()
     def backward_layers(
@@ -206,9 +212,12 @@ class Decoder:
         self, upstream: list[Tensor], kept: list[SavedLayer], rows: BatchLayout, token_ids: Tensor
     ) -> None:
         away = [i for i, policy in enumerate(self.policy.layers) if policy.offload]
-        inputs, shared = self.inputs, rows.shared
+        inputs, ends, shared = self.inputs, self.ends, rows.shared
         if inputs is not None and inputs.wanted:
             shared.gradients = torch.empty_like(shared.inputs)
+        if ends is not None:
+            upstream.append(ends.gather_backward(shared.streams, upstream.pop()))
+            shared.streams = None
         for i in reversed(range(len(self.layers))):
             one = kept.pop()
             if self.policy.layers[i].offload:
@@ -225,6 +234,9 @@ class Decoder:
         beside = None
         if room is not None:
             beside = inputs.backward(token_ids, self.embedding.forward(token_ids), room)
+        if ends is not None and upstream[-1] is not None:
+            given = self.embedding.forward(token_ids), upstream.pop()
+            upstream.append(ends.spread_backward(*given, wanted=self.embedding.gradient is not None))
         if self.embedding.gradient is not None:
             dx = upstream.pop()[:, : self.spec.hidden_size]
             self.embedding.backward(token_ids, dx if beside is None else dx.add_(beside))
@@ -236,13 +248,17 @@ class Decoder:
         for layer in self.layers:
             x, _ = layer.forward(x, rows, self.kernels, None)
         rows.shared.start()
-        return x
+        return self._gather(x)
 
     def _start(self, token_ids: Tensor, rows: BatchLayout) -> Tensor:
-        """Return the embeddings x (T, H), and begin a pass over `rows`."""
+        """Return what the first layer reads, of the embeddings x (T, H), and begin a pass over `rows`."""
         x = self.embedding.forward(token_ids)
         rows.shared.start(None if self.inputs is None else self.inputs.forward(token_ids, x))
-        return x
+        return x if self.ends is None else self.ends.spread(x)
+
+    def _gather(self, x: Tensor) -> Tensor:
+        """Return what the last norm reads (T, H) of the last layer's result."""
+        return x if self.ends is None else self.ends.gather(x)
 
     @torch.no_grad()
     def token_losses(
@@ -322,8 +338,8 @@ class Decoder:
                 place = self.store.gradient(rows.parameter)
                 rows.add_counted(again, targets, losses, scale, counted, self.head_scales, place)
         del hidden
-        norm, width, outer = self.spec.norm, x.shape[1], self.layers[-1].outer
-        dx = outer.widen_gradient(x.shape[0]) if out is None else out
+        norm, width = self.spec.norm, x.shape[1]
+        dx = self.outer.widen_gradient(x.shape[0]) if out is None else out
         dw = self.store.find_gradient(norm.module.weight)
         given = (dhidden, picked, norm.weight, r, norm.offset)
         if picks is None:
@@ -360,13 +376,13 @@ def take_over(
         unknown = ["adapter"]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    foreign = [*spec.mixers, *([] if spec.inputs is None else [spec.inputs])]
+    foreign = [*spec.mixers, *(one for one in (spec.inputs, spec.ends) if one is not None)]
     if reason := next((one.unknown for one in foreign if one.unknown), None):
         return text("model.decoder.unlike", part=reason)
     ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
     ours += [p for layer in spec.layers for own in (layer.mixer, layer.experts) if own for p in own.trained]
     ours += [rows.parameter for rows in spec.token_rows]
-    ours += [] if spec.inputs is None else spec.inputs.trained
+    ours += [parameter for one in (spec.inputs, spec.ends) if one is not None for parameter in one.trained]
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     tables, norms = list_beside(spec) if ours else ([], [])
     whole = not ours and trained == set(map(id, list_parameters(spec)))
@@ -389,7 +405,7 @@ def take_over(
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
-        Layer(
+        build_layer(
             layer,
             build_groups(groups, store, scratch, dtype, number),
             choose_layer_attention(layer, store.weights.device, dtype, capability, flash, attentions),

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.fp32_reference import (
@@ -24,6 +24,7 @@ from studio.models.decoder.tolerance import Judge, Measured
 class EndsProbe(Protocol):
     """What is asked of the probe that compares whole layers."""
 
+    model: nn.Module
     decoder: Decoder
     judge: Judge
     text: Stream

@@ -15,13 +15,13 @@ from studio_kernels.dispatch import Kernels
 from torch import Tensor, nn
 from torch.nn import functional
 
+from studio.models.decoder.alt_up_layer import AltUpLayer
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, widen_routed
 from studio.models.decoder.frozen_weights import FrozenWeights, OpenedWeights
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.spec import DecoderSpec
-from studio.models.decoder.structure import INPUT_GROUPS
 from studio.models.nf4_experts import is_experts
 from studio.models.norm_probe import Norm
 
@@ -88,6 +88,8 @@ class Wide:
     """A layer's module in fp32, or in fp64, which its norms leave for fp32 and come back to."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, to: torch.dtype = torch.float32) -> None:
+        self.source = module
+        """What it is a twin of."""
         self._twins: dict[int, nn.Parameter] = {}
         self._module = widen(module, dtype, self._twins, to)
 
@@ -235,23 +237,22 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
     else:
         blocks.append((twin.attention, twin.attention.group_names))
         twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
-    for block, names in blocks:
-        for name in names:
-            setattr(block, name, _widen_group(getattr(block, name), kernels, wide_kernels, fp8))
     norms = {
         name: value for name in layer.spec.__slots__ if isinstance(value := getattr(layer.spec, name), Norm)
     }
     wide = {
         name: replace(norm, module=widen(norm.module, norm.weight.dtype, {})) for name, norm in norms.items()
     }
+    if isinstance(layer, AltUpLayer):
+        twin.laurel, twin.alt_up = copy.copy(layer.laurel), copy.copy(layer.alt_up)
+        twin.alt_up.outer = replace(layer.alt_up.outer, dtype=torch.float32)
+        blocks.append((twin.laurel, twin.laurel.group_names))
     if layer.layer_input is not None:
         twin.layer_input = copy.copy(layer.layer_input)
-        for name in INPUT_GROUPS:
-            setattr(
-                twin.layer_input,
-                name,
-                _widen_group(getattr(twin.layer_input, name), kernels, wide_kernels, fp8),
-            )
+        blocks.append((twin.layer_input, twin.layer_input.group_names))
+    for block, names in blocks:
+        for name in names:
+            setattr(block, name, _widen_group(getattr(block, name), kernels, wide_kernels, fp8))
     spec = replace(layer.spec, **wide)
     for block in twin.blocks:
         block.spec = spec

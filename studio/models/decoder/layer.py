@@ -2,6 +2,8 @@
 
     m = attention(x)        y = mlp(m)        or y = s mlp(m), y = s layer_input(mlp(m)) (Gemma 4)
 
+Layers of several streams are those of alt_up_layer.py.
+
 What a layer keeps, and so what it computes again, is a level of the memory policy. The gradients of what is trained,
 adapters or all linears, biases and norms, are added on the way.
 """
@@ -9,7 +11,7 @@ adapters or all linears, biases and norms, are added on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from studio_kernels.attention import Attention
 from studio_kernels.dispatch import Kernels
@@ -44,7 +46,7 @@ class SavedLayer:
 
     def move_out(self) -> dict[str, Tensor]:
         """Return the large tensors by name, and let go of them."""
-        parts = {"attention": self.attention.move_out(), "mlp": self.mlp.move_out()}
+        parts = {one.name: getattr(self, one.name).move_out() for one in fields(self)}
         return {f"{block}.{name}": tensor for block, found in parts.items() for name, tensor in found.items()}
 
     def move_in(self, tensors: Mapping[str, Tensor]) -> None:
@@ -203,7 +205,8 @@ def kind_of(layer: Layer) -> tuple:
     spec = layer.spec
     norms = (
         spec.input_norm, spec.attention_norm, spec.mlp_norm, spec.output_norm, spec.query_norm, spec.key_norm,
-        spec.shared_norm, spec.routed_norm, spec.experts_norm, spec.layer_input_norm,
+        spec.shared_norm, spec.routed_norm, spec.experts_norm, spec.layer_input_norm, spec.router_norm,
+        spec.laurel_norm,
     )  # fmt: skip
     groups = tuple(
         (group.weights.sizes, group.inputs, group.bias is not None, type(group.weights), group.dropout)

@@ -8,6 +8,7 @@ layers, P some 256: p and its gradient take 2 L P elements a token, in Gemma 4 E
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 
 import torch
@@ -100,5 +101,7 @@ class LayerInputs:
         """Return p (T, L, P)."""
         decoder, half = self.maker.decoder, self.dtype.itemsize == 2
         with torch.autocast(x.device.type, dtype=self.dtype, enabled=half):
-            looked_up = decoder.get_per_layer_inputs(token_ids[None], x[None])
+            # Gemma 3n asks for ids alone; Gemma 4 for embeddings, too, as of pictures there are no ids.
+            asked = len(inspect.signature(decoder.get_per_layer_inputs).parameters)
+            looked_up = decoder.get_per_layer_inputs(*(token_ids[None], x[None])[:asked])
             return decoder.project_per_layer_inputs(x[None], looked_up)[0]

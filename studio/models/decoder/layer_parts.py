@@ -12,11 +12,13 @@ from studio.models.decoder.structure import (
     EXPERTS,
     GROUPS,
     HEAD_NORM_FORMS,
+    LAUREL,
     MLPS,
     RESIDUAL_SCALES,
     ROUTERS,
     SHARED_MLPS,
     SINKS,
+    STREAMS,
     VALUE_NORM,
     find_placement,
     name_parts,
@@ -37,7 +39,17 @@ class Unlike(Exception):
 ACTIVATIONS = ("act_fn", "activation_fn", "activation")
 """What MLPs call the function of their gate."""
 PARTS = {
-    "layer": {"self_attn", *MLPS, EXPERTS, *ROUTERS, "resid_attn_dropout", "resid_mlp_dropout", *ACTIVATIONS}
+    "layer": {
+        "self_attn",
+        *MLPS,
+        EXPERTS,
+        *ROUTERS,
+        "resid_attn_dropout",
+        "resid_mlp_dropout",
+        *ACTIVATIONS,
+        STREAMS,
+        LAUREL,
+    }
     | name_parts(),
     "attention": name_parts("self_attn") | {VALUE_NORM},
     "mlp": {name for owner in (*MLPS, *SHARED_MLPS) for name in name_parts(owner)} | {*ACTIVATIONS},

@@ -12,6 +12,7 @@ from studio_kernels.dispatch import ERRORS, Kernels
 from torch import Tensor, nn
 
 from studio.core.i18n import Text, text
+from studio.models.decoder.alt_up_layer import build_layer
 from studio.models.decoder.attention_choice import choose_layer_attention
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import StreamRows
@@ -25,6 +26,7 @@ from studio.models.decoder.live_linears import LiveGroup
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.row_products import multiply_rows
 from studio.models.decoder.spec import DecoderSpec, read_decoder
+from studio.models.decoder.stream_ends import StreamEnds
 
 MEASURED_GROUPS = 8
 """Of linears: together more than a cache holds, also in 4 bits."""
@@ -65,8 +67,9 @@ class LiveDecoder:
         self._embedding = Embedding(model.get_input_embeddings(), dtype, None, spec.embedding_scale)
         self._head = model.get_output_embeddings()
         self._head_halves: HalfWeights | None = None
-        maker = spec.inputs
-        self._inputs = None if maker is None else LayerInputs(maker, self.layers[0].store, dtype, wide=False)
+        maker, ends, store = spec.inputs, spec.ends, self.layers[0].store
+        self._inputs = None if maker is None else LayerInputs(maker, store, dtype, wide=False)
+        self._ends = None if ends is None else StreamEnds(ends, store, dtype)
         self._rotary = RotaryTables(spec.rotary, {layer.rotary for layer in spec.layers})
         self._windows = {layer.window for layer in spec.layers}
         self._store = self.layers[0].store
@@ -175,9 +178,10 @@ class LiveDecoder:
         """Return the last layer's result (T, H), before the last norm, and keep keys and values of ids (T,)."""
         x = self._embedding.forward(token_ids)
         rows.layout.shared.start(None if self._inputs is None else self._inputs.forward(token_ids, x))
+        x = x if self._ends is None else self._ends.spread(x)
         for number, layer in enumerate(self.layers):
             x = layer.decode(number, x, rows, self.kernels)
-        return x
+        return x if self._ends is None else self._ends.gather(x)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -235,7 +239,7 @@ def read_live(model: nn.Module, kernels: Kernels, dtype: torch.dtype) -> LiveDec
     attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
-        Layer(
+        build_layer(
             layer,
             {name: LiveGroup(group, dtype) for name, group in layer.groups.items()},
             choose_layer_attention(layer, device, dtype, None, flash, attentions),

@@ -28,7 +28,7 @@ Given = dict[str, Any]
 """Arguments by their name."""
 
 
-class _Listener(nn.Module):
+class PartListener(nn.Module):
     """Stands in for `part`, whose attributes it shows, and hands over what it is called with."""
 
     def __init__(self, part: nn.Module, hear: Callable[[Given], Any]) -> None:
@@ -45,7 +45,7 @@ class _Listener(nn.Module):
         return next(iter(heard.values()))
 
 
-class _Heard(Exception):
+class Heard(Exception):
     """Ends a call of which nothing more is needed."""
 
 
@@ -60,7 +60,7 @@ def by_name(module: nn.Module, arguments: tuple, options: Mapping[str, Any]) -> 
     return found
 
 
-def _replace_children(module: nn.Module, **children: nn.Module) -> nn.Module:
+def replace_children(module: nn.Module, **children: nn.Module | None) -> nn.Module:
     """Return a shallow copy of `module` with other children."""
     twin = copy.copy(module)
     twin.__dict__["_modules"] = {**module._modules, **children}
@@ -76,13 +76,13 @@ def ask_layers(decoder: nn.Module, x: Tensor, position_ids: Tensor | None = None
     def hear(given: Given) -> None:
         heard.append(dict(list(given.items())[1:]))
         if len(heard) == len(layers):
-            raise _Heard
+            raise Heard
 
-    listeners = nn.ModuleList(_Listener(layer, hear) for layer in layers)
-    twin = _replace_children(decoder, layers=listeners)
+    listeners = nn.ModuleList(PartListener(layer, hear) for layer in layers)
+    twin = replace_children(decoder, layers=listeners)
     try:
         type(decoder).forward(twin, inputs_embeds=x, position_ids=position_ids, use_cache=False)
-    except _Heard:
+    except Heard:
         pass
     return heard
 
@@ -121,12 +121,12 @@ def find_wiring(layer: nn.Module, name: str, given: Given, x: Tensor) -> Wiring 
 
     def hear(call: Given) -> None:
         heard.append(call)
-        raise _Heard
+        raise Heard
 
-    twin = _replace_children(layer, **{name: _Listener(getattr(layer, name), hear)})
+    twin = replace_children(layer, **{name: PartListener(getattr(layer, name), hear)})
     try:
         type(layer).forward(twin, x, **given)
-    except _Heard:
+    except Heard:
         pass
     if len(heard) != 1:
         return None

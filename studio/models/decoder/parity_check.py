@@ -41,6 +41,8 @@ from studio.models.decoder.probe_beside import BesideRows, share_inputs
 from studio.models.decoder.probe_states import LENGTHS, LENT, Stream, find_window, make_ids, read
 from studio.models.decoder.rotary import NO_ROTARY, as_tables, to_halves
 from studio.models.decoder.route_check import compare_experts, find_agreed, judge_routes
+from studio.models.decoder.stream_form import module_of_rows
+from studio.models.decoder.stream_probe import compare_streams, gather_wide
 from studio.models.decoder.tolerance import (
     TIMES_FINER,
     TIMES_LOOSE,
@@ -143,6 +145,7 @@ class _Probe:
     def compare(self) -> Iterator[Measured]:
         """Give all comparisons."""
         yield from self._compare_rows()
+        yield from compare_streams(self)
         chosen, first = self._choose()
         own, exact = (self.text.options_at(self.far, dtype) for dtype in (self.dtype, torch.float32))
         plain = self.text.options_at(None, torch.float32)
@@ -151,14 +154,12 @@ class _Probe:
         like = self.text.cut(x)
         self.rows.shared.start(share_inputs(self.text, plain))
         lent: dict = {}
-        for (
-            options
-        ) in plain:  # one after another, each layer of the truth reads what those before it have made
+        for options in plain:  # each layer of the truth reads what those before it have made
             if options.get(LENT) is not None:
                 options[LENT] = lent
         for number, layer in enumerate(self.decoder.layers):
             yield from self._compare_constants(number, layer, plain[number])
-            wide = Wide(layer.spec.module, self.dtype)
+            wide = Wide(module_of_rows(layer.spec), self.dtype)
             with without_tf32(), torch.no_grad():
                 x = wide.forward(x, plain[number])
             if number in chosen:
@@ -173,7 +174,8 @@ class _Probe:
             if not self.exact:
                 like = self.widen(layer, fp8=True).forward(like, self.rows, self.wide_kernels, None)[0]
         yield from self._compare_head()
-        yield from self._compare_all(self.text.cut(x), None if self.exact else like)
+        last = gather_wide(self.decoder.ends, self.dtype, self.text.cut(x), like)
+        yield from self._compare_all(last[0], None if self.exact else last[1])
 
     def _choose(self) -> tuple[set[int], set[int]]:
         """Return which layers are looked at forward and backward, and the first of each kind."""
@@ -193,7 +195,7 @@ class _Probe:
         """The embedding, and where each row stands."""
         ids, last = self.text.cut(self.text.ids), len(self.decoder.layers)
         ours = self.decoder.embedding.forward(ids)
-        yield judge_equal(0, "embedding", ours, self.text.cut(self.text.inputs[0]))
+        yield judge_equal(0, "embedding", ours, self.text.cut(self.text.inputs[0][..., : ours.shape[1]]))
         if self.decoder.inputs is not None:
             made = share_inputs(self.text, self.text.options)
             yield judge_equal(0, "layer inputs", self.decoder.inputs.forward(ids, ours), made)
@@ -226,14 +228,10 @@ class _Probe:
         self, number: int, layer: Layer, wide: Wide, stream: Stream, given: tuple[dict, dict], rows: BatchLayout
     ) -> Iterator[Measured]:  # fmt: skip
         x = stream.inputs[number].to(self.dtype)  # some models' norms leave a wider one in the stream
-        trained = [(name, p) for name, p in layer.spec.module.named_parameters() if p.requires_grad]
-        kinds = getattr(self.config, "layer_types", None)
-        kind = kinds[number] if kinds else ""
+        trained = {name: p for name, p in layer.spec.module.named_parameters() if p.requires_grad}
+        kind = (getattr(self.config, "layer_types", None) or [""] * (number + 1))[number]
         beside, exact = (BesideRows(stream, layer.spec, kind, one) for one in given)
-        names, parameters = (
-            ["y", "dx", *(name for name, _ in trained), *beside.leaves],
-            [p for _, p in trained],
-        )
+        names, parameters = ["y", "dx", *trained, *beside.leaves], list(trained.values())
         count = 2 + len(parameters)
 
         def cut(results: list[Tensor]) -> list[Tensor]:
@@ -262,12 +260,15 @@ class _Probe:
             eight = self._run(
                 self.widen(layer, fp8=True), rows_of_x, dy, rows, "all", parameters, shown, exact, fp32=True
             )
-            plain = cut(self._run_model(layer.spec.module, stream, x, dy, beside, parameters))
+            plain = cut(self._run_model(wide.source, stream, x, dy, beside, parameters))
             own = further(eight, plain, truth)
         elif self.dtype == torch.float32 and self.device.type == "cpu":
             own = truth
         else:
-            own = cut(self._run_model(layer.spec.module, stream, x, dy, beside, parameters))
+            own = cut(self._run_model(wide.source, stream, x, dy, beside, parameters))
+        # Which of nearly equal values pass a gate that is cut is chance.
+        for near in nudge(x) if layer.spec.gate_cut is not None and own is not truth else ():
+            own = further(own, cut(self._run_model(wide.source, stream, near, dy, beside, parameters)), truth)
 
         def judge_in_fp32(ours: list[Tensor], own: list[Tensor]) -> list[Measured]:
             found = list(self.judge.compare(number, names, ours, own, truth, torch.float32))
@@ -279,7 +280,7 @@ class _Probe:
                 y, *gradients = cut(results)
                 return [y, *(gradient * factor for gradient in gradients)]
 
-            finer = fit(run_finer(layer.spec.module, self.dtype, x, spread, exact.given, heard))
+            finer = fit(run_finer(wide.source, self.dtype, x, spread, exact.given, heard))
             for nudged in nudge(x.float()):
                 with without_tf32():
                     own = further(own, fit(wide.run(nudged, spread, exact.given, heard)), finer)

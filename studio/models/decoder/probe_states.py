@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from studio.models.decoder.own_inputs import by_name
 from studio.models.decoder.spec import DecoderSpec
+from studio.models.decoder.stream_form import lay_side_by_side
 
 TEXTS = (
     "The old lighthouse keeper counted 1,482 steps every evening, and on 3 March 1997 he wrote: “Nothing but fog; "
@@ -50,7 +51,7 @@ class LayerReading:
     ids: Tensor
     rotary: nn.Module | None
     inputs: list[Tensor] = field(default_factory=list)
-    """(D, S, H) of each layer, and at last that of the last norm."""
+    """(D, S, H) of each layer, (D, S, n H) where there are several streams, and at last that of the last norm."""
     options: list[dict[str, Any]] = field(default_factory=list)
     """What each layer was given besides."""
     calls: list[tuple[tuple, dict, tuple[Tensor, Tensor]]] = field(default_factory=list)
@@ -168,7 +169,7 @@ def _watched(spec: DecoderSpec, reading: LayerReading) -> Iterator[None]:
 
     def note_layer(module: nn.Module, arguments: tuple, options: dict) -> None:
         given = by_name(module, arguments, options)
-        reading.inputs.append(given["hidden_states"])
+        reading.inputs.append(lay_side_by_side(given["hidden_states"]))
         reading.options.append({name: value for name, value in given.items() if name not in UNUSED})
 
     def note_norm(module: nn.Module, arguments: tuple) -> None:

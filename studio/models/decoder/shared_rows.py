@@ -22,11 +22,13 @@ class SharedRows:
     """(T, L, P) room for their gradients, where these are wanted."""
     keys: dict[int, Pair] = field(default_factory=dict)
     """k, v (T, key heads, d) as attention reads them, by the number of the layer that makes them."""
+    streams: Tensor | None = None
+    """(T, n H) the last layer's result, where there are several streams, until their gradient comes."""
     key_gradients: dict[int, Pair] = field(default_factory=dict)
 
     def start(self, inputs: Tensor | None = None) -> None:
         """Forget all of an earlier pass."""
-        self.inputs, self.gradients = inputs, None
+        self.inputs, self.gradients, self.streams = inputs, None, None
         self.keys.clear()
         self.key_gradients.clear()
 

@@ -37,6 +37,8 @@ from studio.models.decoder.layer_parts import (
 from studio.models.decoder.own_inputs import Mixer, OwnInputs, probe_layers, read_mixer
 from studio.models.decoder.query_scale import QueryScale
 from studio.models.decoder.rotary_probe import Turning
+from studio.models.decoder.stream_ends import EndParts, read_ends
+from studio.models.decoder.stream_spec import AltUpParts, LaurelParts, read_gate_cut, read_streams
 from studio.models.decoder.structure import (
     EXPERTS,
     FINAL_NORMS,
@@ -44,6 +46,7 @@ from studio.models.decoder.structure import (
     MLPS,
     NORMS,
     RESIDUAL_SCALES,
+    STREAMS,
 )
 from studio.models.decoder.token_rows import TokenRows, read_rows
 from studio.models.new_tokens import unwrap_end
@@ -63,6 +66,11 @@ class InputParts:
     def groups(self) -> dict[str, tuple[nn.Module, ...]]:
         """As LayerSpec.groups has them."""
         return dict(zip(INPUT_GROUPS, ((self.gate,), (self.up,)), strict=True))
+
+
+NOT_PLAIN = (nn.Module, nn.Parameter, Norm, PlainNorm, Latent, Mixer, tuple, ExpertsSpec, InputParts, AltUpParts,
+             LaurelParts)  # fmt: skip
+"""What of a layer's fields is no constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +135,24 @@ class LayerSpec:
     """On its result."""
     lends: int | None = None
     """The layer's own number, where later ones read its keys and values."""
+    gate_cut: float | None = None
+    """The quantile below which nothing of the MLP's gate passes (blocks/gate_cut.py); None: all passes."""
+    alt_up: AltUpParts | None = None
+    """What weighs several residual streams, of which the layer computes one (Gemma 3n)."""
+    router_norm: Norm | None = None
+    """Of the rows by which they are weighed."""
+    laurel: LaurelParts | None = None
+    """A narrow map beside attention, where there are several streams."""
+    laurel_norm: Norm | None = None
+    """On its result."""
 
     @property
     def constants(self) -> tuple[Any, ...]:
         """All fields but modules and norms: layers that differ in one of them are of another kind."""
         values = (getattr(self, one.name) for one in fields(self))
-        plain = tuple(
-            one
-            for one in values
-            if not isinstance(
-                one, (nn.Module, nn.Parameter, Norm, PlainNorm, Latent, Mixer, tuple, ExpertsSpec, InputParts)
-            )
-        )
+        plain = tuple(one for one in values if not isinstance(one, NOT_PLAIN))
         plain += () if self.latent is None else self.latent.sizes
+        plain += () if self.alt_up is None else self.alt_up.sizes
         return plain if self.experts is None else (*plain, self.experts.kind)
 
     @property
@@ -168,6 +181,7 @@ class LayerSpec:
         """The linears that read the same rows, by the name of their group."""
         mlp = {"gate_up": self.gate_up, "down": (self.down,)} if self.down is not None else {}
         mlp |= {} if self.layer_input is None else self.layer_input.groups
+        mlp |= {} if self.laurel is None else self.laurel.groups
         if self.mixer:
             return mlp
         widening = {} if self.latent is None else self.latent.groups
@@ -195,6 +209,8 @@ class DecoderSpec:
     head_rows: TokenRows | None = None
     inputs: InputMaker | None = None
     """What makes the inputs of each layer, where they have any."""
+    ends: EndParts | None = None
+    """What several residual streams are made of, and brought together by."""
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -233,6 +249,7 @@ def _read(model: nn.Module) -> DecoderSpec:
     widths = {count_features(layer.layer_input.up)[0] for layer in found if layer.layer_input is not None}
     if widths and not all(layer.layer_input for layer in found):
         raise Unlike(INPUT_GROUPS[0])
+    streams = {1 if layer.alt_up is None else layer.alt_up.streams for layer in found}
     head, head_rows = _read_end(model.get_output_embeddings())
     if embedding_rows and head_rows and head_rows.parameter is embedding_rows.parameter:
         head_rows = embedding_rows
@@ -242,6 +259,7 @@ def _read(model: nn.Module) -> DecoderSpec:
         embedding=embedding,
         layers=found,
         inputs=read_maker(decoder, len(found), widths),
+        ends=read_ends(decoder, streams),
         norm=find_norm(
             decoder, next((name for name in FINAL_NORMS if hasattr(decoder, name)), FINAL_NORMS[0])
         ),
@@ -282,7 +300,7 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
     norms = find_norms(layer)
     if (mixture is layer) != ("routed_norm" in norms):
         raise Unlike(EXPERTS)
-    residual_scale = read_residual_scale(layer)
+    streams, residual_scale = read_streams(layer, reading.config.hidden_size), read_residual_scale(layer)
     if residual_scale != 1.0 and {"attention_norm", "output_norm"} & norms.keys():
         raise Unlike(RESIDUAL_SCALES[0])
     try:
@@ -293,6 +311,8 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
     experts = None if mixture is None else read_experts(mixture, reading.config.hidden_size)
     if isinstance(experts, str):
         raise Unlike(experts)
+    if streams and (experts or mixing["mixer"] or not {"attention_norm", "layer_input_norm"} <= norms.keys()):
+        raise Unlike(STREAMS)
     gate_up, (down,) = (
         ((), (None,)) if mlp is None else (find_linears(layer, "gate_up"), find_linears(layer, "down"))
     )
@@ -313,6 +333,8 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
         output_scale=float(getattr(layer, "layer_scalar", 1.0)),
         layer_input=_read_input(layer, number, mixing, norms),
         layer_input_norm=norms.get("layer_input_norm"),
+        gate_cut=read_gate_cut(mlp),
+        **streams,
         **mixing,
     )
 

@@ -46,6 +46,8 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
              *((f"{owner}.down_proj",) for owner in SHARED_MLPS)),
     "input_gate": (("per_layer_input_gate",),),
     "input_up": (("per_layer_projection",),),
+    "laurel_left": (("laurel.linear_left",),),
+    "laurel_right": (("laurel.linear_right",),),
 }  # fmt: skip
 """Linears of a layer that read the same rows, each group in the forms that the decoder knows: apart, as one, or as one
 by another name; the last forms are those of an expert that all tokens pass, and of attention whose keys and values come
@@ -53,6 +55,19 @@ from a narrow row (DeepSeek V2, from which `query_up` and `value_up` widen them)
 their norms (Gemma 4), or which has queries alone, and keys and values of another layer (Gemma 4 E2B)."""
 INPUT_GROUPS = ("input_gate", "input_up")
 """Groups that only layers with inputs of their own have, which the decoder makes of its tokens (Gemma 4 E2B)."""
+STREAMS, LAUREL = "altup", "laurel"
+"""What layers of several residual streams call what weighs them, and a narrow map beside attention (Gemma 3n)."""
+LAUREL_GROUPS = ("laurel_left", "laurel_right")
+"""Groups of that map, which only such layers have."""
+STREAM_MAPS = ("altup.modality_router", "altup.prediction_coefs", "altup.correction_coefs")
+"""Matrices that weigh its streams, of some numbers a token: they get no adapter and stay as they are stored."""
+STREAM_COUNT = "altup_num_inputs"
+"""What configs call the number of streams."""
+STREAM_VECTORS = ("altup.router_norm", "altup.correct_output_scale")
+"""And vectors."""
+LAUREL_NORM = "laurel.post_laurel_norm"
+CUT_ROWS = 1024
+"""Rows of a gate that are cut at once (blocks/gate_cut.py): in fp32 those of Gemma 3n E2B take 32 MiB."""
 INPUT_PROJECTION, INPUT_TABLE = "per_layer_model_projection", "embed_tokens_per_layer"
 """What the decoder makes these inputs by."""
 MADE_ROWS = 1024
@@ -119,6 +134,8 @@ NORMS = frozenset(
     {
         *HEAD_NORMS,
         *LATENT_NORMS,
+        *STREAM_VECTORS,
+        LAUREL_NORM,
         f"self_attn.{SINKS}",
         *(name for place in PLACEMENTS for name in place.values()),
     }
@@ -246,7 +263,7 @@ def group_linears(
     groups, known = {}, 0
     for group, forms in GROUPS.items():
         form = next((names for names in forms if set(names) <= set(linears)), None)
-        if form is None and group in (*LATENT_GROUPS, *INPUT_GROUPS):
+        if form is None and group in (*LATENT_GROUPS, *INPUT_GROUPS, *LAUREL_GROUPS):
             continue
         if form is None:
             return None

@@ -13,6 +13,7 @@ from studio_kernels.gated_delta import GATED_DELTA
 from studio_kernels.op import Implementation
 from torch import nn
 
+from studio.models.decoder.structure import STREAM_MAPS
 from studio.models.modules_to_save import free_modules
 from studio.models.new_tokens import name_ends
 
@@ -118,6 +119,15 @@ FAMILIES = {
             "global_head_dim": 32, "final_logit_softcapping": 30.0, "use_double_wide_mlp": True,
         },
     ),
+    "gemma3n": (  # several residual streams, a narrow map beside attention, gates that are cut
+        transformers.Gemma3nTextConfig,
+        TOKENS | {
+            "num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": 8,
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "num_kv_shared_layers": 3,
+            "laurel_rank": 16, "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.0, 0.7],
+            "final_logit_softcapping": 30.0,
+        },
+    ),
     "latent": (  # DeepSeek-V3's attention, in a model without experts
         transformers.DeepseekV3Config,
         TOKENS | {
@@ -190,6 +200,8 @@ def make_model(
             lora_alpha=2 * rank,
             lora_dropout=dropout,
             target_modules=targets,
+            # The studio's own "all-linear" leaves out what weighs the streams (models/adapter_targets.py).
+            exclude_modules=list(STREAM_MAPS) if family == "gemma3n" else None,
             use_dora=dora,
             task_type="CAUSAL_LM",
             trainable_token_indices={name: list(tokens) for name in name_ends(model)} if tokens else None,
@@ -199,7 +211,7 @@ def make_model(
         for name, parameter in adapted.named_parameters():
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-            elif name.endswith("bias"):
+            elif name.endswith(("bias", "correct_output_scale")):
                 parameter.normal_(0.0, 0.2)
             elif "magnitude" in name:
                 parameter.mul_(1.0 + 0.2 * torch.randn_like(parameter))

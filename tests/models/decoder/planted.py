@@ -11,9 +11,11 @@ import torch
 from studio_kernels.attention import Documents, choose_attention
 
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.blocks.alt_up import AltUp
 from studio.models.decoder.blocks.attention import SelfAttention
 from studio.models.decoder.blocks.gated_mlp import GatedMLP
 from studio.models.decoder.blocks.latent_attention import LatentAttention
+from studio.models.decoder.blocks.laurel import SHARE
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.rotary import NO_ROTARY
@@ -29,7 +31,9 @@ def override(part: Layer | SelfAttention | GatedMLP, **methods) -> None:
 
 def change_spec(layer: Layer, **values) -> None:
     """Let the blocks of one layer read another spec."""
-    layer.attention.spec = layer.mlp.spec = replace(layer.spec, **values)
+    spec = replace(layer.spec, **values)
+    for block in layer.blocks:
+        block.spec = spec
 
 
 def change_heads(decoder: Decoder, layer: Layer, **values: float) -> None:
@@ -373,6 +377,59 @@ def shift_the_mixers_norm(decoder: Decoder, layer: Layer) -> None:
     change_spec(layer, attention_norm=spec.mlp_norm, mlp_norm=spec.attention_norm)
 
 
+def forget_the_prediction(decoder: Decoder, layer: Layer) -> None:
+    override(layer.alt_up, predict=lambda self, x, kernels: x.clone())
+
+
+def mix_streams_the_other_way(decoder: Decoder, layer: Layer) -> None:
+    override(layer.alt_up, _mix=lambda self, m: AltUp._mix(self, m).transpose(1, 2))
+
+
+def correct_by_the_measure_alone(decoder: Decoder, layer: Layer) -> None:
+    override(layer.alt_up, _correction=lambda self, m: AltUp._correction(self, m) - 1.0)
+
+
+def lose_the_streams_slope(decoder: Decoder, layer: Layer) -> None:
+    """What comes back by the numbers that weigh the streams, and none of what they weigh."""
+
+    def still(self, dm, m, v, r, dv, kernels, out) -> None:
+        out.copy_(dv)
+
+    override(layer.alt_up, _measure_backward=still)
+
+
+def forget_the_narrow_map(decoder: Decoder, layer: Layer) -> None:
+    override(layer.laurel, forward=lambda self, x, y, rows, kernels: y.mul(SHARE))
+
+
+def forget_the_narrow_maps_norm(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, laurel_norm=None)
+
+
+def let_the_whole_gate_pass(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, gate_cut=None)
+
+
+def cut_more_of_the_gate(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, gate_cut=layer.spec.gate_cut + 0.1)
+
+
+def meet_the_input_unscaled(decoder: Decoder, layer: Layer) -> None:
+    change_spec(layer, alt_up=replace(layer.spec.alt_up, scale=None))
+
+
+def add_the_input_to_all_streams(decoder: Decoder, layer: Layer) -> None:
+    override(layer, _others=lambda self, streams, hidden: streams.unflatten(1, (-1, hidden)))
+
+
+OF_STREAMS = (
+    forget_the_prediction, mix_streams_the_other_way, correct_by_the_measure_alone, lose_the_streams_slope,
+    forget_the_narrow_map, forget_the_narrow_maps_norm, let_the_whole_gate_pass, cut_more_of_the_gate,
+    meet_the_input_unscaled, add_the_input_to_all_streams,
+)  # fmt: skip
+"""Faults of layers with several residual streams."""
+
+
 def _stretch(tables: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, tuple[torch.Tensor, ...]]:
     return {
         kind: tuple(table[torch.arange(len(table), device=table.device) // 2] for table in pair)
@@ -395,7 +452,7 @@ FAULTS = {
     forget_the_value_norm: "gemma4", take_turned_keys_for_values: "gemma4",
     lose_the_values_gradient: "gemma4", turn_the_first_columns: "latent", turn_queries_alone: "latent_v2",
     forget_the_narrow_norm: "latent", swap_keys_and_values: "latent", hear_the_first_head_alone: "latent",
-    lose_a_narrow_gradient: "latent",
+    lose_a_narrow_gradient: "latent", **dict.fromkeys(OF_STREAMS, "gemma3n"),
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
 
@@ -425,6 +482,7 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         take_turned_keys_for_values: spec.values_are_keys,
         lose_the_values_gradient: spec.values_are_keys,
         **dict.fromkeys(OF_LATENT, spec.latent is not None),
+        **dict.fromkeys(OF_STREAMS, spec.alt_up is not None),
         lose_a_mixers_gradient: spec.mixer is not None,
         mix_late: False,  # of one family's first layer
         ignore_output_scale: spec.output_scale != 1.0,

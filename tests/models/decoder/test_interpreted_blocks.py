@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.computing
 ROOT = Path(__file__).resolve().parents[3]
-FAMILIES = ("qwen3", "gemma4", "gemma4_e2b", "latent", "latent_v2")
+FAMILIES = ("qwen3", "gemma4", "gemma4_e2b", "gemma3n", "latent", "latent_v2")
 
 
 def test_they_do():

@@ -74,7 +74,7 @@ def sum_storages(kept) -> int:
     """Return the bytes of all tensors that a SavedLayer holds, a shared storage once."""
     held = [
         getattr(block, field.name)
-        for block in (kept.attention, kept.mlp)
+        for block in (getattr(kept, field.name) for field in dataclasses.fields(kept))
         for field in dataclasses.fields(block)
     ]
     tensors = [one for value in held for one in (value if isinstance(value, tuple) else (value,))]
@@ -155,3 +155,33 @@ def test_inputs_of_layers_and_keys_that_others_borrow_are_counted(keep, tmp_path
     assert (shape.input_width, shape.lent, shape.widest_mlp) == (8, 2 * 32, 2 * 192)
     run = adapt(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), recipe.adapter), shape
     test_a_micro_step_needs_what_is_predicted(run, MemoryPolicy(layers=(LayerPolicy(keep=keep),) * 6))
+
+
+@pytest.mark.parametrize("keep", KEEP_LEVELS)
+def test_several_streams_are_counted(keep, tmp_path):
+    """What a layer keeps to the byte, and a micro-step within 8 %: gates are cut, streams made and brought together."""
+    import transformers
+
+    kind, extra = models.FAMILIES["gemma3n"]
+    settings = WIDE | extra | {"layer_types": ["full_attention"] * 6, "vocab_size_per_layer_input": 512}
+    settings |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    transformers.AutoModelForCausalLM.from_config(kind(**settings)).save_pretrained(tmp_path)
+    make_tokenizer(tmp_path)
+    facts = inspect_model(str(tmp_path))
+    recipe = make_recipe({"data.max_length": TOKENS, "optim.micro_batch": 1})
+    shape = read_decoder(plan(make_machine(), recipe, facts), facts, recipe)
+    assert (shape.streams, shape.input_width, shape.lent) == (4, 8, 2 * 32)
+    run = adapt(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), recipe.adapter), shape
+    policy = MemoryPolicy(layers=(LayerPolicy(keep=keep),) * 6)
+    decoder = take(run, policy)
+    rows = decoder.make_rows(Documents.of([TOKENS - 96, 96], "cpu"))
+    rows.shared.start(torch.randn(TOKENS, 6, 8))
+    x = torch.randn(TOKENS, 4 * 64)
+    with torch.no_grad():
+        kept = [layer.forward(x, rows, decoder.kernels, keep)[1] for layer in decoder.layers]
+    # Half of the layers borrow their keys: what is predicted is the mean layer.
+    assert sum(map(sum_storages, kept)) == 6 * TOKENS * kept_bytes(shape, keep)
+    moved = sum(tensor.nbytes for one in kept for tensor in one.move_out().values())
+    assert moved == 6 * TOKENS * moved_bytes(shape, keep)
+    decoder.release()
+    test_a_micro_step_needs_what_is_predicted(run, policy)

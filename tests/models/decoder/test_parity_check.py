@@ -18,6 +18,7 @@ from studio.models.decoder.fp8_weights import use_fp8
 from studio.models.decoder.parity_check import find_difference
 from studio.models.decoder.probe_states import sample_ids
 from studio.models.decoder.rotary import NO_ROTARY
+from studio.models.decoder.structure import STREAM_COUNT, STREAM_MAPS
 from studio.models.load import set_evaluation
 from tests.each_time import some, some_of_several
 from tests.models.decoder import planted
@@ -30,14 +31,23 @@ EACH_TIME = (
     drop_rotary, change_eps, change_window, planted.map_key_heads_wrongly, planted.change_bias,
     planted.keep_stale_adapter, planted.swap_gate_and_up, planted.leak_between_documents, planted.lose_a_gradient,
     planted.interleave_rotary, planted.lose_a_mixers_gradient, planted.forget_the_value_norm,
-    planted.hear_the_first_head_alone,
+    planted.hear_the_first_head_alone, planted.forget_the_narrow_map, planted.let_the_whole_gate_pass,
+    planted.mix_streams_the_other_way, planted.lose_the_streams_slope,
 )  # fmt: skip
 
 
 def attach(model: nn.Module, dora: bool = False) -> nn.Module:
     """Return `model` with adapters on all linears."""
     torch.manual_seed(0)
-    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=dora)
+    weighed = list(STREAM_MAPS) if hasattr(model.config, STREAM_COUNT) else None
+    config = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules="all-linear",
+        exclude_modules=weighed,
+        task_type="CAUSAL_LM",
+        use_dora=dora,
+    )
     adapted = get_peft_model(model, config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
@@ -48,8 +58,9 @@ def attach(model: nn.Module, dora: bool = False) -> nn.Module:
 
 def load(folder: Path | str, name: str, dora: bool = False) -> nn.Module:
     quantization = transformers.BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-    )
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=["lm_head", *STREAM_MAPS],
+    )  # fmt: skip
     options = {"quantization_config": quantization} if name == "nf4" else {}
     return attach(
         transformers.AutoModelForCausalLM.from_pretrained(
@@ -74,6 +85,8 @@ def stored(tmp_path_factory):
                 for name, parameter in model.named_parameters():
                     if "down_proj" in name or "embed_tokens" in name:
                         (parameter if "down" in name else parameter.T)[3] *= times
+                    if "correct_output_scale" in name:  # fresh ones are zeros
+                        parameter.uniform_(0.5, 1.5)
             if family == "gemma2":
                 model.config.attn_logit_softcapping = 2.0  # as near to the scores as that of a trained one
             known[family] = tmp_path_factory.mktemp(family)

@@ -16,6 +16,7 @@ FOUND = dict.fromkeys(FAMILIES, [HALVES] * 3) | {
     "exaone4": [HALVES, STILL, HALVES],
     "hunyuan": [LAST] * 3,
     "gemma4_e2b": [HALVES] * 6,
+    "gemma3n": [HALVES] * 6,
     **dict.fromkeys(("glm", "glm4", "ernie4_5", "helium", "latent", "latent_v2"), [PAIRS] * 3),
 }
 

@@ -17,7 +17,7 @@ from studio.models.decoder.parity_check import find_difference
 from tests.each_time import some, some_of_several
 from tests.models.decoder.models import FAMILIES, make_whole_model
 
-OWN = ("gemma4_e2b",)
+OWN = ("gemma4_e2b", "gemma3n")
 """What is trained whole by its own code: our blocks make the inputs of its layers without a gradient."""
 WHOLE = [family for family in FAMILIES if family not in OWN]
 LENGTHS = (11, 1, 20, 9, 14, 3, 8, 17)

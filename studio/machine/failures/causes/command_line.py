@@ -37,6 +37,12 @@ UNPARSED = said(
 """What argparse says of an option whose declared kind no word can have."""
 
 FAILURES = (
+    Failure(
+        "launcher_rank",
+        said(r"unrecognized arguments: (?P<name>--local[-_]rank(?:=\d+)?)"),
+        (Remedy("torchrun_instead"),),
+        code="D255",
+    ),
     Failure("shell_syntax", said(*OF_ANOTHER), (Remedy("this_shell"),), code="K18"),
     Failure(
         "windows_lines",
@@ -108,11 +114,25 @@ FAILURES = (
         ),
     ),
     Failure(
+        "option_valueless",
+        said(
+            r"error: argument (?P<name>-[^:\n]{1,80}): (?P<says>expected (?:one|at least one|\d+) arguments?[^\n]*)",
+        ),
+        (Remedy("give_option_value"), Remedy("option_help")),
+        code="D256",
+    ),
+    Failure(
+        "options_exclude",
+        said(r"error: argument (?P<first>-[^:\n]{1,80}): not allowed with argument (?P<second>-\S+)"),
+        (Remedy("one_option"),),
+        code="D257",
+    ),
+    Failure(
         # As argparse says it; which command's own options these are stands before "error:".
         "argument_value",
         said(
             r"error: argument (?P<name>-[^:\n]{1,80}): (?P<says>(?:invalid (?:choice|[\w.<>]+ value)|"
-            r"expected (?:one|at least one|\d+) arguments?|not allowed with argument|ignored explicit argument)[^\n]*)"
+            r"ignored explicit argument)[^\n]*)"
         ),
         (Remedy("option_help"), Remedy("newer_options")),
         code="K70",

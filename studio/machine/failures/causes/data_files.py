@@ -368,6 +368,7 @@ FAILURES = (
             r"object of type '\w*IterableDataset\w*' has no len\(\)",
             r"'\w*IterableDataset\w*' object (?:has no attribute|is not subscriptable|does not support)",
             r"IterableDataset\.\w+\(\) got an unexpected keyword argument",
+            r"does not implement __len__, max_steps has to be",
             r"[\\/]utils[\\/]data[\\/]dataset\.py\"?,? (?:line \d+, )?in __getitem__\s+raise NotImplementedError",
         ),
         (Remedy("load_whole"), Remedy("streamed_ways"), Remedy("upgrade_all")),

@@ -247,6 +247,15 @@ FAILURES = (
         code="D54",
     ),
     Failure(
+        "adapter_as_model",
+        said(
+            r"(?:KeyError: '|[Uu]nexpected (?:weight|key)\S{0,30}:? ['\"\[{]{0,3})(?P<name>[\w.]*\.lora_[AB]\b[\w.]*)",
+        ),
+        (Remedy("merge_or_adapter"),),
+        code="D254",
+        unless=said(r"size mismatch for"),
+    ),
+    Failure(
         "weights_names",
         said(
             r"(?:Missing|Unexpected) key\(s\) in state_dict|Missing key in checkpoint state_dict",
@@ -255,6 +264,10 @@ FAILURES = (
             r"[^\n]{0,60}: ?[\[{]['\"]",
             r"[Ww]eights? (?:is|are|was|were) not (?:initiali[sz]ed|loaded|found)(?: from (?:the )?checkpoint)?"
             r": ?[\[{]['\"]",
+            r"[Uu]nexpected weight: [\w.]+\.(?:weight|bias)\b",
+            r"assumes \S{1,200} is in the state_dict",
+            r"[Cc]ould not find (?:[\w.]+\.\*|\S{0,60}(?:lm_head|embed_tokens|norm\.weight)\S{0,20}) in (?:the )?"
+            r"(?:model|checkpoint|weights)",
             r"^lora key not loaded: \S+",
             r"KeyError: '[\w.]*(?:^|[._])(?:layers?|blocks?|h)[._]\d+[._][\w.]+'",
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",

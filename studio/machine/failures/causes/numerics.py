@@ -44,6 +44,7 @@ FAILURES = (
         # A scale is searched for, and every try gave no number.
         "quantise_nan",
         said(
+            r"Measurement/inference error \(\d+\): hidden_states",
             r"^\s*assert torch\.isnan\(\w+\)\.sum\(\) == 0",
             r"[\\/]awq[\\/]quantize[\\/]quantizer\.py[^\n]*\n\s+raise Exception\s*\n+\s*Exception",
         ),

@@ -7,15 +7,24 @@ from collections.abc import Mapping
 
 from studio.core.i18n import text
 from studio.machine.failures.code_places import MODEL_CODE
-from studio.machine.failures.error_text import Reading
+from studio.machine.failures.error_text import TROUBLE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy
-from studio.machine.failures.messages import OF_TENSORS, read_message
+from studio.machine.failures.messages import FEW_LINES, OF_TENSORS, read_message
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.failures.statements import read_statement
 from studio.machine.failures.traceback_calls import in_studio
 
 Values = Mapping[str, object] | None
+LOGGER = re.compile(
+    r"^\W*(?:\(\w[^)\n]{0,40}\) ?)?(?:\[[^\]\n]{1,80}\] ?|\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]+ "
+    r"?)*(?:\(\w[^)\n]{0,40}\) ?)?"
+    r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?",
+)
+"""What stands before the words of a log's line: the process, the time, the level, the place in the code."""
+FAILED = re.compile(
+    r"\b(?:not|cannot|can't|unable|fail\w*|refused|died|crashed|killed|invalid|timed? ?out)\b", re.IGNORECASE
+)
 FEWEST_WORDS = 4
 """A message of fewer words names no condition."""
 NO_CHECKS = frozenset(("", "python", "torch", "triton", "numpy", "pandas", "pyarrow", MODEL_CODE))
@@ -48,10 +57,19 @@ def _read_check(reading: Reading) -> Values:
     return {**values, "caller": caller, "doubtful": "1" if caller else ""}
 
 
+def _logged(words: str) -> str:
+    """Return what a log ends in, if it tells of trouble, without what a logger writes before it; "" for none."""
+    ends = [line for line in words.split("\n") if line.strip(" \t^~-=")][-FEW_LINES:]
+    lines = [line for line in ends if TROUBLE.search(line) or FAILED.search(line)]
+    return LOGGER.sub("", lines[-1]).strip() if lines else ""
+
+
 def _read_state(reading: Reading) -> Values:
     """What a sentence states in one of the usual forms, whoever raised it; of PyTorch, what is not about tensors."""
     kind, message = read_message(reading)
     on_purpose = reading.last is not None and reading.last.on_purpose
+    if not message and reading.last is None:
+        message = _logged(reading.words)
     if not message or (kind == "torch" and OF_TENSORS.search(message) and not on_purpose):
         return None
     stated = read_statement(message)

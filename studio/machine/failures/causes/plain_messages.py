@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from studio.core.i18n import text
 from studio.machine.failures.code_places import MODEL_CODE
-from studio.machine.failures.error_text import Reading
+from studio.machine.failures.conditions import read_condition
+from studio.machine.failures.error_text import FEW_WORDS, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.key_errors import read_bare_key, read_package_key
 from studio.machine.failures.messages import OF_VALUES, first_line, read_message, sentence_with
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
+from studio.machine.failures.statements import read_statement
 from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import ADVICE, FILE, LACKS, REFUSES, REPORT, UNKNOWN_NAME, VALUE
 
@@ -26,6 +29,11 @@ SETTING = (
 )
 USES = (("not subscriptable", r"\["), ("not callable", r"\("), ("no len()", r"\)"))
 """How a line uses what is None, by the words of the message."""
+ITERATED = re.compile(
+    r"(?:\b(?:tuple|list|set|sorted|enumerate|iter|dict|sum|max|min|any|all)\(| in |\*)"
+    r"((?:self\.)?[A-Za-z_][\w.]*(?:\[[\w'\"]+\])?)(?=\)|:|\]|\s*$)"
+)
+"""What a line goes through, by its name; what a call gave back has none."""
 SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
@@ -35,6 +43,7 @@ CALLERS = frozenset(
 )
 """Packages that call functions which a program hands to them."""
 LOADER = re.compile(r"[\\/]utils[\\/]data[\\/]")
+ARROW = re.compile(r"^-+> ?\d* *(?=assert )")
 SHOWN = re.compile(r"^assert [^\n]{1,200}, \(?f['\"](?P<words>[^\n]{0,300})")
 FILLED = re.compile(r"\{[^}\n]*\}")
 UNPACKED = re.compile(r"(?:too many|not enough|need more than \d+) values? to unpack")
@@ -115,6 +124,7 @@ def _read_named_none(reading: Reading) -> Values:
         else next((sign for said, sign in USES if said in raised.message), "")
     )
     names = re.findall(rf"((?:self\.)?[A-Za-z_][\w.]*(?:\[[\w'\"]+\])?){how}", raised.source) if how else []
+    names += ITERATED.findall(raised.source) if "not iterable" in raised.message else []
     names = [name for name in dict.fromkeys(names) if "." in name or len(name) > 2]
     return {"name": names[0], "says": raised.source} if len(names) == 1 else None
 
@@ -138,15 +148,22 @@ def _read_asserted(reading: Reading) -> Values:
     raised = reading.last
     if raised is None or raised.type != "AssertionError" or in_studio(reading) or raised.wraps:
         return None
+    asserts = ARROW.sub("", raised.source)
+    if raised.packages[:1] == ("torch",) or not (asserts or raised.message).startswith("assert "):
+        return None
     # Words that only repeat the values say less than the condition.
     shown = SHOWN.search(raised.source)
-    line = raised.source if shown else raised.message
-    told = line.startswith("assert ") and raised.packages[:1] != ("torch",)
-    # The names of the values are no words of their own.
+    blanks = " ".join(FILLED.findall(shown["words"])) if shown else ""
     own = set(re.findall(r"[A-Za-z]{2,}", FILLED.sub("", shown["words"]))) if shown else set()
-    if shown and own - set(re.findall(r"\w+", " ".join(FILLED.findall(shown["words"])))):
-        line = " ".join(raised.message.split())
-    return {"says": line.removeprefix("assert ")[:LONGEST]} if told else None
+    said = " ".join(raised.message.split())
+    worded = bool(own - set(re.findall(r"\w+", blanks))) if shown else len(said.split()) >= FEW_WORDS
+    if worded and not said.startswith("assert "):
+        stated = read_statement(said)
+        about = stated.spoken() if stated else text("failure.asserted.worded", says=said[:LONGEST])
+        return {"says": said[:LONGEST], "about": about}
+    wanted = read_condition(asserts or said)
+    about = wanted.spoken() if wanted else text("failure.asserted.none")
+    return {"says": (asserts or said).removeprefix("assert ")[:LONGEST], "about": about}
 
 
 def _read_callback(reading: Reading) -> Values:

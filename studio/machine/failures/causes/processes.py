@@ -71,6 +71,19 @@ def _no_symlinks(machine: MachineFacts) -> Values | None:
 
 FAILURES = (
     Failure(
+        "ray_worker",
+        said(
+            r"A worker died or was killed while executing a task by an unexpected system error",
+            r"[Ww]orkers? of the worker process\(\d+\) have not registered within the timeout[^\n]{0,80}",
+            r"Worker exit type: (?:SYSTEM_ERROR|NODE_OUT_OF_MEMORY)|[Ww]orker exit detail: Owner's node has crashed",
+            r"raylet[^\n]{0,80}(?:killed|workers? killed) due to (?:memory|the node running low on memory)",
+            r"Task was killed due to the node running low on memory|OutOfMemoryError: \d+ Workers? killed",
+        ),
+        (Remedy("ray_memory"), Remedy("ray_fewer"), Remedy("logs_of_ray")),
+        code="D253",
+        strength=0.9,
+    ),
+    Failure(
         # A helper process has no terminal that could be asked.
         "breakpoint_left",
         said(r"\bBdbQuit\b"),

@@ -16,6 +16,13 @@ TAKEN = re.compile(
 """A line of code that takes a part out of a checkpoint."""
 MEMORY = re.compile(r"\w*(?:buffer|exp_avg\w*|momentum\w*)|step|d_denom|betas?")
 """What an optimizer remembers of each weight, or of each group of them."""
+REMEMBERED = re.compile(r"\b(?:state|group|param_group)\[['\"]\w+['\"]\]")
+"""A line of an optimizer that takes out what it remembers."""
+NAMED_NUMBER = re.compile(
+    r"(?=[^\n]*(?:dirs?\b|folder|paths?\b|ckpt|checkpoint|basename|listdir|glob|file_?names?|fname))"
+    r"[^\n]*\bint\([^\n]*(?:split|replace|strip|removeprefix|search|match)\("
+)
+"""A line of code that reads a number out of the name of a file or folder."""
 
 
 def _read_contents(reading: Reading) -> Mapping[str, str] | None:
@@ -51,13 +58,31 @@ def _read_state(reading: Reading) -> Mapping[str, str] | None:
     memory = raised.type == "KeyError" and MEMORY.fullmatch(raised.message.partition("\n")[0].strip(" '\""))
     if memory and raised.frames:
         return {} if "optim" in raised.frames[-1].path else None
+    if raised.type == "KeyError" and raised.frames and REMEMBERED.search(raised.source):
+        return {} if re.search(r"optimi", raised.frames[-1].path) else None
     if raised.type != "RuntimeError" or "must match" not in raised.message:
         return None
     inside = raised.frames and re.search(r"[\\/]torch[\\/]optim[\\/]\w+\.py$", raised.frames[-1].path)
     return {} if inside else None
 
 
+def _read_named(reading: Reading) -> Mapping[str, str] | None:
+    """A file or folder whose name has no number where the code reads one, such as a checkpoint's step."""
+    raised = reading.last
+    if raised is None or raised.type != "ValueError" or not NAMED_NUMBER.search(raised.source):
+        return None
+    found = re.search(r"invalid literal for int\(\) with base 10: (?P<name>'[^'\n]{0,80}')", raised.message)
+    return {"name": found["name"]} if found else None
+
+
 FAILURES = (
+    Failure(
+        "number_of_name",
+        None,
+        (Remedy("names_with_numbers"), Remedy("name_checkpoint")),
+        code="R71",
+        reader=_read_named,
+    ),
     Failure(
         "checkpoint_absent",
         said(

@@ -130,5 +130,14 @@ FAILURES = (
         strength=0.95,
         doubt=Doubt("tensor_shapes", "print_before"),
     ),
-    Failure("picture_shape", None, (Remedy("whole_images"),), code="D170", reader=_by_source(PICTURES)),
+    Failure(
+        "picture_shape",
+        # Values are put where a mask is true: in these models the pictures' features among the tokens.
+        said(
+            r"(?P<says>value tensor of shape \[\d+, \d+\] cannot be broadcast to indexing result of shape \[\d+, \d+\])"
+        ),
+        (Remedy("whole_images"),),
+        code="D170",
+        reader=_by_source(PICTURES),
+    ),
 )

@@ -313,7 +313,6 @@ FAILURES = (
             r"train_steps_per_second.{0,20}inf",
             r"max_steps must be positive|num_train_epochs.{0,60}(?:must|should) be positive",
             r"'TrainerState' object has no attribute 'last_model_checkpoint'",
-            r"does not implement __len__, max_steps has to be",
             r"args\.max_steps must be set to a positive value if dataloader does not have a length",
         ),
         (Remedy("set_steps"),),

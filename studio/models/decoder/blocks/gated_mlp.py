@@ -2,8 +2,9 @@
 
     n = norm(x)        g, u = n Wgu^T        h = act(g) u        b = h Wd^T        y = x + b
 
-Where the branch has a norm (Gemma), y = x + norm(b), where it is multiplied (Granite), y = x + m b. T rows, H hidden
-width, I width of the MLP. n and h are always computed again; b never is.
+Where the branch has a norm (Gemma), y = x + norm(b), where it is multiplied (Granite), y = x + m b; where only a
+gate's largest values pass (Gemma 3n), h = act(cut(g)) u, as in gate_cut.py. T rows, H hidden width, I width of the MLP.
+n and h are always computed again; b never is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, own_memory
+from studio.models.decoder.blocks.gate_cut import cut_gate, cut_gate_backward
 from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave, leave_backward
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
@@ -124,7 +126,8 @@ class GatedMLP:
         gate_up, u_gate_up, _ = self._open(x, rows, kernels)
         wide = self.down.widen(gate_up.shape[0])
         h, place = wide[:, : self.down.inputs], wide[:, self.down.inputs :]
-        kernels.glu.forward(*self._halves(gate_up), self.spec.activation, out=h)
+        gate, up = self._halves(gate_up)
+        kernels.glu.forward(self._cut(gate), up, self.spec.activation, out=h)
         u_down = self.down.project(h, place, kernels, rows.drops)
         self.down.forward(wide, kernels, add=add, out=out)
         return gate_up, u_gate_up, own_memory(u_down)
@@ -137,6 +140,11 @@ class GatedMLP:
         gate_up = self.gate_up.widen_gradient(x.shape[0])
         self.gate_up.forward(wide, kernels, out=gate_up[:, : self.gate_up.outputs])
         return gate_up, own_memory(u), r
+
+    def _cut(self, gate: Tensor) -> Tensor:
+        """Return what of g passes (T, I): g itself where all does."""
+        quantile = self.spec.gate_cut
+        return gate if quantile is None else cut_gate(gate, quantile)
 
     def _halves(self, gate_up: Tensor) -> tuple[Tensor, Tensor]:
         inner = self.down.inputs
@@ -166,7 +174,13 @@ class GatedMLP:
         if self.gate_up.magnitudes is not None:
             result, dgate_up = gate_up, self.gate_up.widen_gradient(gate_up.shape[0])
         dgate, dup = self._halves(dgate_up)
-        kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
+        if spec.gate_cut is not None:
+            cut = self._cut(gate)
+            kernels.glu.backward(h, cut, up, spec.activation, dgate=cut, dup=dup, h=h)
+            cut_gate_backward(cut, gate, spec.gate_cut, dgate)
+            del cut
+        else:
+            kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
         u_down = saved.u_down
         if u_down is None:
             u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)

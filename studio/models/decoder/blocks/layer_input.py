@@ -16,13 +16,16 @@ from torch import Tensor, empty_like
 
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import own_memory
-from studio.models.decoder.blocks.residual import join, join_backward, leave, leave_backward
+from studio.models.decoder.blocks.residual import join, join_backward, leave, leave_backward, normalise
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
+from studio.models.decoder.structure import INPUT_GROUPS
 
 
 class LayerInput:
     """See the file's docstring."""
+
+    group_names = INPUT_GROUPS
 
     def __init__(
         self,
@@ -48,15 +51,25 @@ class LayerInput:
 
     def forward(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
         """Return y (T, H); nothing is kept."""
-        gate, _ = self._open(x, rows, kernels)
-        _, _, branch = self._close(gate, rows, kernels)
-        return join(self.spec.layer_input_norm, 1.0, branch, x, kernels)
+        return join(self.spec.layer_input_norm, 1.0, self._branch(x, rows, kernels), x, kernels)
+
+    def added(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
+        """Return norm(b) (T, H), which forward() adds to x."""
+        return normalise(self.spec.layer_input_norm, self._branch(x, rows, kernels), kernels)[0]
 
     def backward(
         self, dy: Tensor, x: Tensor, rows: BatchLayout, kernels: Kernels, below: LinearGroup
     ) -> Tensor:
         """Return dx (T, H), wide for `below`; `x`: what forward() was given. Fills the layer's part of dp."""
-        spec, hidden, inner = self.spec, x.shape[1], self.input_up.inputs
+        hidden = x.shape[1]
+        dnormal = self.added_backward(dy, x, rows, kernels)
+        dx = below.widen_gradient(x.shape[0])
+        leave_backward(None, dnormal, x, None, dy[:, :hidden], None, kernels, dx[:, :hidden])
+        return dx
+
+    def added_backward(self, dy: Tensor, x: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
+        """Return what comes back to x (T, H) by what is added, whose gradient is `dy`. Fills the layer's part of dp."""
+        spec, inner = self.spec, self.input_up.inputs
         gate, u_gate = self._open(x, rows, kernels)
         wide, u_up, branch = self._close(gate, rows, kernels)
         gradient = self.norm_gradients.get("layer_input_norm")
@@ -75,10 +88,12 @@ class LayerInput:
         self.input_gate.gradients(dgate, u_gate, kernels)
         self.input_gate.gradient_a(dgate, x, kernels, rows.drops)
         self.input_gate.gradient_w(dgate, x, kernels, gate)
-        dnormal = self.input_gate.gradient_x(dgate, kernels, rows.drops)
-        dx = below.widen_gradient(x.shape[0])
-        leave_backward(None, dnormal, x, None, dy[:, :hidden], None, kernels, dx[:, :hidden])
-        return dx
+        return self.input_gate.gradient_x(dgate, kernels, rows.drops)
+
+    def _branch(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> Tensor:
+        """Return b (T, H)."""
+        gate, _ = self._open(x, rows, kernels)
+        return self._close(gate, rows, kernels)[2]
 
     def _open(self, x: Tensor, rows: BatchLayout, kernels: Kernels) -> tuple[Tensor, Tensor]:
         """Return g (T, P) and the gate's U."""
