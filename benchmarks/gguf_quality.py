@@ -3,8 +3,10 @@
 `python benchmarks/gguf_quality.py --model FOLDER --chats FILE [--count 100] [--tokens 256] [--out FILE]`; FOLDER: of a
 trained model (tests/trained_model.py has SmolLM2-135M); FILE: conversations (sharegpt). Every file is opened by
 llama.cpp, which computes the log-probability of each token; transformers computes it in fp32. The importance matrix
-comes from other conversations than those that are measured, and both packings get the same one.
-Exits 1 where F16 is more than 0.1 % from transformers, or a form more than 1 % from llama.cpp's.
+comes from other conversations than those that are measured, and both packings get the same one. llama.cpp's server is
+asked a question, too, and how it reads texts and renders a chat.
+Exits 1 where F16 is more than 0.1 % from transformers, a form more than 1 % from llama.cpp's, tokens or the rendered
+chat are others, or the answer is wrong.
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ from studio.data.preview import preview  # noqa: E402
 from studio.models.gguf.file_tensors import build_stored  # noqa: E402
 from studio.models.gguf.file_writer import GgufWriter  # noqa: E402
 from studio.models.gguf.importance import measure_importance  # noqa: E402
+from studio.models.gguf.llama_cpp import ask  # noqa: E402
 from studio.models.gguf.tensor_types import get_mix  # noqa: E402
 from studio.models.gguf.write import FilePlan, open_folder, plan_file, write_file  # noqa: E402
 
 FORMS = ("F16", "Q8_0", "Q6_K", "Q4_K_M")
 CALIBRATION = 32
 EXACT_SHARE, NEAR_SHARE = 1e-3, 1e-2
+QUESTION, RIGHT = [{"role": "user", "content": "What is the capital of France?"}], "Paris"
+TEXTS = ("Hello  world\n\tCafé", "你好，世界！한국어 😀", "12345 1,234.56 don’t — don't")
+ANSWER_TOKENS = 12
 
 
 def main() -> int:
@@ -66,7 +72,7 @@ def main() -> int:
     with torch.inference_mode():
         exact = [score_logits(model(torch.tensor([ids])).logits[0].double().numpy(), ids) for ids in chats]
     base = perplexity(exact, said)
-    lines = [("transformers fp32", "", 0, base, 0.0, 0.0)]
+    lines = [("transformers fp32", "", 0, base, 0.0, 0.0, "", "")]
     print(f"{'transformers, fp32':26} perplexity {base:.4f}", flush=True)
     library, good = open_library(), True
     plan = plan_file(options.model, get_mix("F16"), "measured", "measured.gguf")
@@ -94,17 +100,29 @@ def main() -> int:
                 found[packer] = perplexity([opened.score(ids) for ids in chats], said)
                 opened.close()
                 share = found[packer] / base - 1
-                lines.append((form, packer, file.stat().st_size, found[packer], share, took_s))
+                told = ask_server(file, tokenizer) if packer == "ours" else ("", "")
+                good &= told[0] != "differ" and (not told[1] or RIGHT in told[1])
+                lines.append((form, packer, file.stat().st_size, found[packer], share, took_s, *told))
                 print(
                     f"{form:8} {packer:17} perplexity {found[packer]:.4f} ({share:+.3%}), "
-                    f"{file.stat().st_size / 1e6:.1f} MB, written in {took_s:.0f} s", flush=True,
+                    f"{file.stat().st_size / 1e6:.1f} MB, written in {took_s:.0f} s {' '.join(told)}", flush=True,
                 )  # fmt: skip
             good &= abs(found["ours"] / base - 1) <= EXACT_SHARE if form == "F16" else True
             good &= found["ours"] <= found.get("llama.cpp", found["ours"]) * (1 + NEAR_SHARE)
     if options.out:
         with options.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(("form", "packed by", "bytes", "perplexity", "beside fp32", "written_s"))
+            columns = (
+                "form",
+                "packed by",
+                "bytes",
+                "perplexity",
+                "beside fp32",
+                "written_s",
+                "tokens",
+                "answer",
+            )
+            writer.writerow(columns)
             writer.writerows(lines)
     print("as it should be" if good else "WORSE than it may be")
     return 0 if good else 1
@@ -114,6 +132,18 @@ def perplexity(scores: list[np.ndarray], said: list[np.ndarray]) -> float:
     """Return e to the mean of minus the log-probabilities of the tokens that were said."""
     every = np.concatenate([one[mask] for one, mask in zip(scores, said, strict=True)])
     return math.exp(-every.mean())
+
+
+def ask_server(file: Path, tokenizer) -> tuple[str, str]:
+    """Return whether llama.cpp reads texts and renders a chat as `tokenizer` does (equal, differ), and its answer."""
+    rendered = tokenizer.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
+    prompt = tokenizer(rendered, add_special_tokens=False)["input_ids"]
+    texts = [*TEXTS, rendered]
+    asked = {"texts": texts, "chats": [QUESTION], "answers": [(prompt, ANSWER_TOKENS)]}
+    told = ask(file, asked)
+    read = [tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
+    same = told["tokens"] == read and told["rendered"] == [rendered]
+    return "equal" if same else "differ", told["answers"][0]["text"].strip()
 
 
 def write_by_llama_cpp(library, plan: FilePlan, path: Path, weights: dict[str, torch.Tensor]) -> None:

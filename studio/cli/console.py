@@ -43,8 +43,9 @@ from studio.core.events import (
 from studio.core.i18n import Catalogue, Text, text
 
 BAR_WIDTH = 24
-UNTOUCHED = ("run.towers", "run.experts", "run.left_out")
-"""What is told of a run's swaps: parts of the model that nothing is learned in, and how little in each expert."""
+TOLD_SWAPS = ("run.towers", "run.experts", "run.left_out", "mixed.held", "mixed.plain")
+"""What is told of a run's swaps: parts of the model that nothing is learned in, how little in each expert, and what of
+a base is held in how many bits."""
 
 
 class Console:
@@ -159,8 +160,8 @@ class Console:
         if words is not None:
             self.say(words)
         if isinstance(event, RunPlanned):
-            for untouched in (one for one in event.swaps if one.id in UNTOUCHED):
-                self.say(untouched)
+            for swap in (one for one in event.swaps if one.id in TOLD_SWAPS):
+                self.say(swap)
 
     def progress(self, label: Text, done: int, total: int) -> None:
         """Show `done` of `total` on the moving line."""

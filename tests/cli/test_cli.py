@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from studio.cli.arguments import build_parser
-from studio.cli.console import UNTOUCHED, Console
+from studio.cli.console import TOLD_SWAPS, Console
 from studio.cli.main import main
 from studio.core.codec import event_from_json
 from studio.core.events import RunPlanned
@@ -273,7 +273,25 @@ def test_plan_says_what_gets_no_adapter_in_the_words_of_train(ask, read, shop, t
         event for line in events if isinstance(event := event_from_json(json.loads(line)), RunPlanned)
     )
     say = load_catalogue("en").say
-    assert [say(one) for one in planned.swaps if one.id in UNTOUCHED] == told
+    assert [say(one) for one in planned.swaps if one.id in TOLD_SWAPS] == told
+
+
+@pytest.mark.computing
+@pytest.mark.parametrize(
+    ("language", "words"), [("en", "28 of 28 matrices"), ("zh-CN", "28 个矩阵中有 28 个")]
+)
+def test_a_run_says_what_of_its_base_is_held_in_how_many_bits(read, tmp_path, language, words):
+    recipe = {
+        "model": {"source": "demo", "quantization": "mixed"},
+        "data": {"source": "demo", "validation_share": 0.0},
+        "optim": {"max_steps": 1},
+        "run": {"trial": False, "device": "cpu", "samples": 0},
+    }
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    assert words not in read("plan", path, language=language)
+    told = read("train", path, language=language)
+    assert words in told and "1.8 MB" in told
 
 
 def test_data_says_what_it_is(ask, read, shop, tmp_path):

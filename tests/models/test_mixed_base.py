@@ -79,6 +79,7 @@ def made(tmp_path_factory, rows):
     return get
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("more_bits", [0.0, 0.25])
 def test_the_demo_is_nearer_to_its_16_bits_in_the_same_memory(made, more_bits):
     model, base, _ = made(more_bits)
@@ -93,6 +94,7 @@ def test_the_demo_is_nearer_to_its_16_bits_in_the_same_memory(made, more_bits):
     assert gained <= more_bits * base.uniform_bytes and (gained == 0) == (more_bits == 0)
 
 
+@pytest.mark.computing
 def test_room_goes_to_what_is_felt_most(made):
     plain, base = made()[1], made(0.25)[1]
     assert not plain.kept and plain.fitted == plain.matrices == 28
@@ -102,6 +104,7 @@ def test_room_goes_to_what_is_felt_most(made):
     assert inside == [torch.nn.Linear] * len(base.kept)
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("more_bits", [0.0, 0.25])
 def test_the_planner_counts_what_it_may_take(made, more_bits):
     model, base, _ = made(more_bits)
@@ -116,6 +119,7 @@ def test_the_planner_counts_what_it_may_take(made, more_bits):
     assert predicted == pytest.approx(count_held_bytes(model) + room, rel=0.005)
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("more_bits", [0.0, 0.25])
 def test_what_is_stored_gives_the_same_base(made, more_bits):
     model, base, path = made(more_bits)
@@ -128,6 +132,7 @@ def test_what_is_stored_gives_the_same_base(made, more_bits):
     assert put_base(load_packed(), path, torch.bfloat16) == base
 
 
+@pytest.mark.computing
 def test_a_wish_whose_file_is_there_is_read(made, tmp_path):
     _, base, path = made()
     written = path.read_bytes()
@@ -135,6 +140,7 @@ def test_a_wish_whose_file_is_there_is_read(made, tmp_path):
     assert path.read_bytes() == written
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("damage", ["gone", "cut", "other", "empty"])
 def test_a_file_that_does_not_fit_is_refused(made, tmp_path, tiny_models, damage):
     whole = made(0.25)[2].read_bytes()
@@ -173,6 +179,7 @@ def test_the_end_that_is_asked_for_leaves_nothing(tmp_path, rows):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.computing
 @pytest.mark.parametrize("family", ["qwen3", "gemma3", "phi3", "granite"])
 def test_other_families(tmp_path, tiny_models, family):
     folder = tiny_models(family)
