@@ -351,6 +351,7 @@ OVER: dict[str, dict] = {
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense"] + ["sparse"] * 3}},
     "deepseek_v4": {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}},
+    "inkling_mm_model": {"vision_config": {"num_hidden_layers": 8}},  # of fewer it needs scipy
     "dots3_note": {"vision_config": {"pyramid_num_routed": [0, 4]}},
     "emu3": {"vocabulary_map": {"<image>": 4, "<|extra_200|>": 5}},
     "nemotron_h_omni": {

@@ -270,6 +270,8 @@ def _weigh_pair(
         return None  # what is judged, and not what it was found to be
     if {*part_name(learned)} & (THOUGHTS | TRACES) and any(map(is_answer, rest)):
         return None  # what it came to stands beside it
+    if _is_known(answer, question, rest):
+        return _tell(asked, learned)
     if (question.asks >= ASKING and answer.asks <= TELLING) or (hints(answer, LABEL) and answer.is_prose):
         return _tell(asked, learned)
     if is_renewed(learned, asked) and not question.coded:
@@ -289,6 +291,14 @@ def _weigh_pair(
     asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
     named = _is_written(answer) or (asking and not _is_aside(answer))
     return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_known(answer: Column, question: Column, rest: Sequence[Column]) -> bool:
+    """Return whether an answer is called the true one of a question beside which only what it was found in stands."""
+    asking = question.asks >= SHORT or hints(question, (*QUESTIONS, *INPUT, "prompt"))
+    texts = [one for one in rest if (one.is_prose or one.coded) and not is_noted(one)]
+    found_in = all(hints(one, MATERIAL) or {*part_name(one.name)} & BESIDE for one in texts)
+    return asking and hints(answer, EXPECTED) and answer.is_prose and answer.asks <= TELLING and found_in
 
 
 def _is_asked_for(question: Column, answer: Column, rest: Sequence[Column]) -> bool:

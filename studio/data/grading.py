@@ -13,7 +13,7 @@ from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.choices import counts_from, read_options
 from studio.data.formats.column_names import is_guessed, part_name, simplify
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.kto import find_label
+from studio.data.formats.kto import find_label, names_fault
 from studio.data.labels import finds_words, marks_places
 from studio.data.open_question import Question
 from studio.data.ranking import GRADED, JUDGED, is_answer, rank_answers
@@ -180,8 +180,9 @@ def ask_verdicts(
         judged = judged and {*map(type, told)} == {bool}
         # A label of yes and no beside a question and its answer says whether they belong together.
         judged = judged or (simplify(name) in FITTING and None not in {*map(find_label, told)})
-        if name not in used and judged and len({*told}) == 2:
-            bad = sum(find_label(cell) is False for cell in told)
+        faulty = names_fault(name) and None not in {*map(find_label, told)}
+        if name not in used and (judged or faulty) and len({*told}) == 2:
+            bad = sum(find_label(cell) is faulty for cell in told)
             what = text("data.ask.verdict", column=shorten(name), bad=bad, all=len(told))
             return (ask_format(what, (format.name, "kto")),)
     return ()

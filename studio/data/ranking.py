@@ -33,7 +33,8 @@ TAGGED = frozenset("intent intents sentiment emotion emotions stance polarity to
 GRADED = frozenset("class classes category categories rating score stars grade tag tags quality".split())
 """The same, but elsewhere they only sort the rows: they are the answer where nothing else could be."""
 MADE = frozenset(
-    "answer answers response responses output outputs completion reply solution target targets summary sql sparql "
+    "answer answers response responses output outputs completion reply solution target targets summary summaries sql "
+    "sparql "
     "query translation corrected correction corrections paraphrase paraphrases rewrite rewrites "
     "extracted extraction simplified headline result middle patch fix "
     "fixed ideal new after proof proofs cypher latex formula cause diagnosis plain".split()
@@ -65,6 +66,8 @@ THINKING = frozenset(
 """Words in the names of what was thought before the answer."""
 WHO = frozenset("annotator annotators labeler labeller rater raters reviewer contributor".split())
 """Words in the names of who found something out."""
+PREDICTED = frozenset("predicted prediction predictions predict pred preds guess guessed".split())
+"""Words in the names of what a program found: behind what is called an answer."""
 TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
 MEASURED = frozenset("latency duration elapsed runtime sec secs seconds ms millis cost".split())
@@ -332,6 +335,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     thinkers = {front for front in thinkers if any(part_name(one.name)[:1] == front for one in free)}
 
     known = [one for one in free if {*part_name(one.name)} & TRUE and one.distinct > 1]
+    known_beside = any(hints(one, TOLD) and not {*part_name(one.name)} & PREDICTED for one in free)
 
     def likeliness(one: Column) -> tuple[object, ...]:
         words = {*part_name(one.name)}
@@ -340,7 +344,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
             one is not first,
-            is_guessed(one.name, names),
+            is_guessed(one.name, names) or (bool(words & PREDICTED) and known_beside),
             asked_in_words and not one.tagged,
             described == is_test(one) if asked_in_code else is_test(one),
             one.distinct < 2 < one.rows,

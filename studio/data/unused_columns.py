@@ -252,6 +252,7 @@ def ask_rest(
         one
         for one in rest
         if one in thoughts
+        or (answer and hints(used[answer], EXPECTED) and hints(one, ANSWERS))
         or is_remark(one.name, rows)
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
         or any(extends(one.name, name) or is_in_language(one.name, name) for name in mapping.values())
@@ -327,7 +328,9 @@ def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
 
 def _is_judged(one: Column, answer: str) -> bool:
     """Return whether a text is called an answer beside a label: it is what the label was found for."""
-    return one.is_prose and bool({*part_name(one.name)} & {*ANSWERS}) and not {*part_name(answer)} & TASKS
+    words = {*part_name(answer)}
+    known = words & {"expected", "truth", "gold", "reference"}  # beside which it is held against it
+    return one.is_prose and bool({*part_name(one.name)} & {*ANSWERS}) and not (words & TASKS or known)
 
 
 def _explains(one: Column, answer: str, asked: str) -> bool:

@@ -20,7 +20,6 @@ from studio.engine.training_answers import Said, TrainingAnswers, find_answer
 
 LIMIT_S = 60.0
 """One look takes no longer: the rows answered until then count, which are drawn by chance."""
-CHUNK_ROWS = 16
 LONGEST_ANSWER_TOKENS = 512
 """Rows whose given answer is longer are no questions to be right or wrong about."""
 
@@ -72,17 +71,18 @@ class HeldOutAnswers:
     def answer(self, *, base: bool = False) -> list[Said]:
         """Return what the model says to the questions, to as many of the first as the time allows."""
         given: list[Said] = []
-        ends_s = time.monotonic() + LIMIT_S
-        for start in range(0, len(self._rows), CHUNK_ROWS):
-            left_s = ends_s - time.monotonic()
-            prompts = self._prompts[start : start + CHUNK_ROWS]
-            said = self._answers.answer(prompts, base=base, limit_s=left_s) if left_s > 0 else []
-            if said is None:
-                trainer = self._answers.trainer
-                trainer.hooks.emit(Warned(step=trainer.state.step, message=text("score.given_up")))
-            if not said or time.monotonic() > ends_s and start:
-                break  # a part that was cut off is left out whole: short answers alone would be in it
-            given += said
+        ends_s, size = time.monotonic() + LIMIT_S, self._answers.slots
+        with self._answers.weights_stay():
+            for start in range(0, len(self._rows), size):
+                left_s = ends_s - time.monotonic()
+                prompts = self._prompts[start : start + size]
+                said = self._answers.answer(prompts, base=base, limit_s=left_s) if left_s > 0 else []
+                if said is None:
+                    trainer = self._answers.trainer
+                    trainer.hooks.emit(Warned(step=trainer.state.step, message=text("score.given_up")))
+                if not said or time.monotonic() > ends_s and start:
+                    break  # a part that was cut off is left out whole: short answers alone would be in it
+                given += said
         return given
 
     def bound(self, given: Sequence[Said]) -> dict[str, Bounded]:

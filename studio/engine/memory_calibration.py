@@ -7,6 +7,7 @@ with them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +25,7 @@ from studio.engine.decoder_step import DecoderStep
 from studio.engine.oom_fallback import is_out_of_memory, let_go, release_memory
 from studio.engine.trainer import Trainer, read_generators, write_generators
 from studio.models.decoder.decoder import Decoder
-from studio.planning.decoder_shape import DecoderShape, read_decoder
+from studio.planning.decoder_shape import DecoderShape, count_sequences, longest_document, read_decoder
 from studio.planning.memory_estimate import (
     CALIBRATIONS,
     count_allocated,
@@ -32,7 +33,6 @@ from studio.planning.memory_estimate import (
     count_tokens,
     fit_calibration,
     is_recorded,
-    longest,
     predict_decoder,
 )
 from studio.planning.memory_planner import MemoryChoice, choose_policy
@@ -140,8 +140,12 @@ def calibrate(
     step = trainer.step
     if not isinstance(step, DecoderStep) or (meter is None and step.device.type != "cuda"):
         return None
-    longest_tokens = min(trainer.longest_tokens, trainer.recipe.data.max_length)
-    sizes = {"optim.micro_batch": trainer.state.micro_batch, "data.max_length": longest_tokens}
+    # The most tokens of an example are those of all its sequences, a recipe's are those of each.
+    longest_tokens = math.ceil(trainer.longest_tokens / count_sequences(trainer.recipe))
+    sizes = {
+        "optim.micro_batch": trainer.state.micro_batch,
+        "data.max_length": min(longest_tokens, trainer.recipe.data.max_length),
+    }
     recipe = change_recipe(trainer.recipe, sizes)
     shape, tokens = read_decoder(plan, model, recipe), count_tokens(model, recipe)
     if shape is None or is_recorded(shape, tokens, step.decoder.policy):
@@ -165,8 +169,9 @@ def calibrate(
 
 def _choose_sizes(shape: DecoderShape, model: ModelFacts, recipe: Recipe) -> tuple[Recipe, Recipe] | None:
     """Return the recipe with micro-batches of T and of 2 T tokens; None where they are too short for that."""
-    most = min(count_tokens(model, recipe), int(TRY_OPERATIONS / (6 * shape.weights_a_token)))
-    length = min(longest(model, recipe), most) // LENGTH_STEP * LENGTH_STEP
+    sequences = count_sequences(recipe)
+    most = min(count_tokens(model, recipe), int(TRY_OPERATIONS / (6 * shape.weights_a_token))) // sequences
+    length = min(longest_document(model, recipe), most) // LENGTH_STEP * LENGTH_STEP
     if not length:
         return None
     rows = max(1, min(count_rows(recipe), most // length))
@@ -242,7 +247,8 @@ def _predict(
 
 def _take_step(decoder: Decoder, size: Recipe, vocabulary: int) -> None:
     """Take one micro-step of made-up rows, every token of them trained."""
-    length, rows, device = size.data.max_length, size.optim.micro_batch, decoder.device
+    length, device = size.data.max_length, decoder.device
+    rows = size.optim.micro_batch * count_sequences(size)
     draw = np.random.default_rng(0)
     ids = torch.from_numpy(draw.integers(0, vocabulary, length * rows)).to(device)
     picks = torch.arange(length * rows, device=device).view(rows, length)[:, :-1].reshape(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,18 @@ import torch
 from peft import PeftModel
 
 from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.generator import SLOTS
 from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.oom_fallback import is_out_of_memory, let_go
 from studio.engine.rng_state import read_generators, write_generators
 from studio.engine.stop_tokens import find_ends
 from studio.engine.trainer import Trainer
 from studio.models.adapt import evaluation_mode
+
+MANY_SLOTS = 64
+FEW_WEIGHTS = 2**25
+"""A model of fewer grows more answers at once on a processor: its steps wait for operations to be begun, and others'
+products of more than 16 rows for arithmetic."""
 
 
 class Said(NamedTuple):
@@ -36,6 +42,23 @@ class TrainingAnswers:
     def __init__(self, trainer: Trainer, model: torch.nn.Module, tokenizer: Any) -> None:
         self.trainer, self.model, self.tokenizer = trainer, model, tokenizer
         self.ends = find_ends(tokenizer, model.generation_config.eos_token_id)
+        on_processor = model.device.type == "cpu"
+        few = on_processor and sum(one.numel() for one in model.parameters()) < FEW_WEIGHTS
+        self.slots = MANY_SLOTS if few else SLOTS
+        """Answers that grow at once."""
+        self._opens = on_processor
+        self._answerer: Answerer | None = None
+        self._given: dict[str, Any] = {}
+        self._stay = False
+
+    @contextmanager
+    def weights_stay(self) -> Iterator[None]:
+        """Inside, nothing is trained: all answers come from what was made ready once."""
+        self._stay = True
+        try:
+            yield
+        finally:
+            self._stay, self._answerer = False, None
 
     @property
     def has_base(self) -> bool:
@@ -54,6 +77,7 @@ class TrainingAnswers:
             try:
                 return self._generate(prompts, base, limit_s)
             except Exception as error:  # raised again unless there is a way on
+                self._answerer = None
                 if is_out_of_memory(error):
                     let_go(error)
                     return None
@@ -77,15 +101,27 @@ class TrainingAnswers:
         watch = _Watch(trainer, limit_s)
         plain = self.model.disable_adapter() if base and self.has_base else nullcontext()
         with evaluation_mode(self.model):
-            given = {"kernels": trainer.step.kernels, "autocast": trainer.autocast_dtype}
-            answerer = Answerer(self.model, self.tokenizer, self.ends, **given)
+            told = {"on_step": watch.step, "should_stop": watch.must_end}
             with plain:
-                found = answerer.answer(
-                    requests, adapted=not base, on_step=watch.step, should_stop=watch.must_end
-                )
+                found = self._find_answerer().answer(requests, adapted=not base, slots=self.slots, **told)
         if trainer.hooks.should_stop():
             return []
         return [Said(self.say(one.tokens), len(one.tokens), one.reason == "end") for one in found]
+
+    def _find_answerer(self) -> Answerer:
+        """Return who answers by the weights as they are; another one where a kernel was given up meanwhile."""
+        trainer = self.trainer
+        given = {
+            "kernels": dict(trainer.step.kernels),
+            "autocast": trainer.autocast_dtype,
+            "opens": self._opens,
+        }
+        if self._answerer is not None and given == self._given:
+            return self._answerer
+        answerer = Answerer(self.model, self.tokenizer, self.ends, **given)
+        if self._stay:
+            self._answerer, self._given = answerer, given
+        return answerer
 
 
 class _Watch:

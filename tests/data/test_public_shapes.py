@@ -296,3 +296,57 @@ def test_a_label_of_two_texts_is_asked_about_with_both(tell):
     }
     report = tell(**columns, label=TOPICS, answers=(("prompt", "talk_so_far"), ("completion", "label")))
     assert choices(report)["material"][0] == "candidate_response"
+
+
+def test_several_wordings_under_a_short_name_are_wordings(tell):
+    report = tell(Q=ASKED, A=[[said, f"I think that {said}", f"{said} So they say."] for said in SAID])
+    assert turns(report)[-1] == ("assistant", SAID[0])
+
+
+def test_what_was_predicted_stands_behind_the_answer(tell):
+    report = tell(query=LOGS, answer=TOPICS, predicted_topic=TOPICS[::-1])
+    assert choices(report).get("completion", ["answer"])[0] == "answer"
+
+
+def test_a_flag_for_faults_asks_about_the_answers(tell):
+    columns = {"question": ASKED, "answer": SAID, "is_hallucination": [n % 3 == 0 for n in range(12)]}
+    report = tell(**columns)
+    assert report["needs_answer"][0]["choices"] == ["prompt_completion", "kto"]
+    told = tell(**columns, format="kto", answers=(("label", "is_hallucination"),))
+    assert told["preview"][0]["label"] is False and told["preview"][1]["label"] is True
+
+
+def test_texts_with_line_breaks_of_their_own_are_read_in_lines_of_json(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(
+        "".join(
+            f'{{"prompt": "{asked}\n\n###\n", "completion": " {said}"}}\n'
+            for asked, said in zip(ASKED, SAID, strict=True)
+        )
+    )
+    report = describe(DatasetSpec(source=str(path)), rows=1)
+    assert report["rows_used"] == 12 and turns(report)[0] == ("user", f"{ASKED[0]}\n\n###\n")
+
+
+def test_a_reference_beside_what_it_was_found_in_is_the_answer(tell):
+    found = [LOGS[n // 3] for n in range(12)]
+    kinds = [("one_step", "many_steps")[n % 2] for n in range(12)]
+    report = tell(user_input=ASKED, reference_contexts=found, reference=SAID, synthesizer_name=kinds)
+    assert report["needs_answer"] == []
+    assert report["mapping"] == {
+        "prompt": "user_input",
+        "completion": "reference",
+        "material": "reference_contexts",
+    }
+
+
+def test_facts_in_lists_of_an_answer_are_learned_as_they_stand(tell):
+    facts = [{"ships": [{"name": ship, "days": n + 2}], "places": ["Brenn"]} for n, ship in enumerate(SHIPS)]
+    report = tell(input=LOGS, output=facts)
+    assert report["needs_answer"] == [] and json.loads(turns(report)[-1][1]) == facts[0]
+
+
+def test_what_a_program_said_is_not_read_before_what_is_known(tell):
+    known = [f"{n % 5 + 2} days" for n in range(12)]
+    report = tell(input=ASKED, output=LOGS, expected=known, answers=(("completion", "expected"),))
+    assert choices(report).get("material", [""])[0] == ""

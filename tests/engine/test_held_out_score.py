@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from studio.core.events import AnswersScored, EvalLogged, RunPlanned, Warned
+from studio.engine import training_answers
 from studio.engine.best_weights import BestWeights
+from studio.engine.generation.answerer import Answerer
 from studio.engine.training_answers import TrainingAnswers
 from tests.conftest import chat_rows
 
@@ -187,6 +189,24 @@ def test_memory_that_runs_out_ends_the_score_and_not_the_run(ran, monkeypatch):
     result = ran(HELD_OUT)
     assert result.record.state == "finished" and result.of(AnswersScored) == []
     assert "score.given_up" in [event.message.id for event in result.of(Warned)]
+
+
+def test_a_score_in_parts_is_made_ready_for_once(ran, monkeypatch):
+    made = []
+
+    class Counted(Answerer):
+        def __init__(self, *given, **settings) -> None:
+            made.append(settings["opens"])
+            super().__init__(*given, **settings)
+
+    monkeypatch.setattr(training_answers, "Answerer", Counted)
+    given = HELD_OUT | {"run.eval_every": 0, "run.samples": 0}
+    whole = ran(given).of(AnswersScored)
+    assert made == [True, True], "once for the tuned model, once for its base"
+    monkeypatch.setattr(training_answers, "MANY_SLOTS", 4)
+    made.clear()
+    parts = ran(given).of(AnswersScored)
+    assert made == [True, True] and parts[0].scores == whole[0].scores and parts[0].scores[0].rows > 4
 
 
 def test_kept_weights_are_those_of_two_steps_at_most(tmp_path):

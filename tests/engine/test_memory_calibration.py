@@ -147,6 +147,23 @@ def test_the_steps_are_no_larger_than_the_runs_own_and_than_time_allows(
     assert taken == [(320,), (640,)]
 
 
+@pytest.mark.computing
+def test_a_pair_is_tried_as_the_two_sequences_that_it_is(trainer, plan, facts, meter, monkeypatch):
+    taken, real = [], Decoder.add_gradients
+
+    def count(self, token_ids, rows, picks, targets, scale):
+        taken.append(rows.documents.lengths)
+        return real(self, token_ids, rows, picks, targets, scale)
+
+    monkeypatch.setattr(Decoder, "add_gradients", count)
+    trainer.recipe = change_recipe(trainer.recipe, {"objective": "dpo"})
+    trainer.longest_tokens = 2 * 512
+    found = go(trainer, plan, facts, meter)
+    assert taken == [(256,) * 16, (512,) * 16], "eight pairs of 512 + 512 tokens"
+    small, large = meter.predicted
+    assert small < large and found.calibration.fragmentation == pytest.approx(1.11, rel=1e-3)
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), TypeError("a kernel's")])
 def test_a_step_that_fails_teaches_nothing_and_harms_nothing(trainer, plan, facts, meter, monkeypatch, error):
     def fail(*arguments):

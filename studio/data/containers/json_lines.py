@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -30,9 +31,20 @@ def accept(head: bytes, suffix: str) -> bool:
         return (
             not first.startswith(b"[")
             and not pretty
+            and not (first.startswith(b"{") and _spans_lines(head.lstrip()))
             and not (first.endswith(b"},") and _is_object(first[:-1]))
         )
     return first.startswith(b"{") and following != b"" and _is_object(first)
+
+
+def _spans_lines(head: bytes) -> bool:
+    """Return whether the first object goes on behind its first line, inside of a text, and another one follows it."""
+    words = head.decode("utf-8", "ignore")
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(words)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "\n" in words[:end] and words[end:].lstrip()[:1] == "{"
 
 
 def _is_object(data: bytes) -> bool:

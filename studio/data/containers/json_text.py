@@ -107,7 +107,7 @@ def _parse_slowly(data: bytes, too_deep: bool) -> object:
     if too_deep:
         raise RowTooDeep
     try:
-        value = json.loads(words)
+        value = json.loads(words, strict=False)  # line breaks and tabs in texts, as they are
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise RowTooDeep from None

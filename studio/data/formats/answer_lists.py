@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from studio.data.containers.json_text import parse_json
+from studio.data.formats.aliases import ANSWERS
 from studio.data.formats.cells import count_words, is_empty
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import is_cut, is_numbers
@@ -22,6 +23,7 @@ ALTERNATIVES = frozenset(
     "candidate candidates generation generations alias aliases alternative alternatives variant variants wording "
     "wordings gold truth query queries sql code program programs 答案 回答".split()
 )
+ALTERNATIVES |= {name for name in ANSWERS if "_" not in name} | {"a", "ans"}
 """Words in the names of columns that hold the same thing in several wordings."""
 WHOLE = frozenset(
     "answer response output completion reply target label prediction assistant result json bot gpt".split()

@@ -79,6 +79,10 @@ LABELS = {
     ),
 }
 """Words that people write for yes and no, in lower case."""
+FAULTS = frozenset(
+    "hallucination hallucinated error errors wrong incorrect harmful unsafe toxic bad faulty".split()
+)
+"""Words in the names of flags that are true for worse answers: `is_hallucination`, `has_error`."""
 
 
 def find_label(cell: object) -> bool | None:
@@ -90,6 +94,12 @@ def find_label(cell: object) -> bool | None:
     said = cell.strip().lower()
     reasoned = REASONED.fullmatch(said)
     return LABELS.get(reasoned[1] if reasoned else said)
+
+
+def names_fault(column: str) -> bool:
+    """Return whether a column says, by its name, that something is wrong with the answers it holds true for."""
+    words = {*part_name(column)}
+    return bool(words & FAULTS and words & {"is", "has"}) and not words & {"prompt", "question"}
 
 
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
@@ -109,7 +119,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """All turns, of which the last is the answer, and the label."""
-    label = read_label(values, mapping["label"])
+    label = read_label(values, mapping["label"]) != names_fault(mapping["label"])
     told = "messages" in mapping and not is_empty(values.get(mapping["messages"]))
     apart = "completion" in mapping and ("prompt" in mapping or "input" in mapping)
     if told or not apart:

@@ -74,7 +74,7 @@ FINDINGS = frozenset(
 """Words in the names of lists of what was found out about a text."""
 STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "confidence", "id"))
 """Keys of its words, and of what was noted of them."""
-VALUE_CHARACTERS, MOST_VALUES = 120, 24
+VALUE_CHARACTERS, MOST_VALUES = 120, 60
 """Of a value of an object that is an answer, and of its values."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
@@ -203,7 +203,12 @@ def _find_inner(cell: Mapping[str, object]) -> object:
     lists = [
         one for one in cell.values() if isinstance(one, (list, tuple)) and one and isinstance(one[0], str)
     ]
-    if len(texts) > 1 or sum(any(map(_is_told, one)) for one in lists) > 1:
+    objects = any(
+        isinstance(part, Mapping) and holds_material(part)
+        for one in cell.values()
+        for part in (one if isinstance(one, (list, tuple)) else [one])
+    )
+    if objects or len(texts) > 1 or sum(any(map(_is_told, one)) for one in lists) > 1:
         return None  # the facts of a text, each under its name
     longest = max(lists, key=lambda one: len(str(one[0])), default=None)
     return longest and sort_rated(cell, longest)
@@ -245,17 +250,22 @@ def holds_answer(cell: object) -> bool:
 
 
 def _is_record(cell: Mapping[str, object]) -> bool:
-    """Return whether an object is a few short values under their names, such as a call, or the facts of a text."""
-    values = [
-        one for part in cell.values() for one in (part.values() if isinstance(part, Mapping) else [part])
-    ]
-    values = [one for part in values for one in (part if isinstance(part, (list, tuple)) else [part])]
-    short = all(
-        one is None or (isinstance(one, (str, int, float)) and len(str(one)) <= VALUE_CHARACTERS)
-        for one in values
-    )
-    worded = any(isinstance(one, str) and not is_blank(one) for one in values)
+    """Return whether an object is short values under their names, such as a call, or the facts of a text."""
+    values = list(_list_values(cell))
+    told = [one for one in values if one is not None]
+    short = all(isinstance(one, (str, int, float)) and len(str(one)) <= VALUE_CHARACTERS for one in told)
+    worded = any(isinstance(one, str) and not is_blank(one) for one in told)
     return short and worded and len(values) <= MOST_VALUES
+
+
+def _list_values(cell: object) -> Iterator[object]:
+    """Yield what stands in lists and objects at any depth."""
+    parts = cell.values() if isinstance(cell, Mapping) else cell if isinstance(cell, (list, tuple)) else None
+    if parts is None:
+        yield cell
+    else:
+        for part in parts:
+            yield from _list_values(part)
 
 
 def holds_asked(cell: object) -> bool:

@@ -234,7 +234,7 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, spec: LayerSpec, out: Tensor) -
         if spec.window:
             mask &= columns > rows - spec.window
         mask = mask.repeat_interleave(shared, 0)
-    if count == 1 or spec.softcap or spec.sinks is not None:
+    if spec.softcap or spec.sinks is not None:
         found = _compose(queries, keys, values, mask, spec, count)
     else:
         found = scaled_dot_product_attention(
