@@ -24,6 +24,7 @@ MAKE_S = {
     "gpt-oss-20b-slice": 20,
     "qwen3.5-9b-slice": 20,
     "gemma4-26b-slice": 30,
+    "gemma3n-e4b-slice": 20,
     "glm-4.7-flash-slice": 20,
     "llama-3b-slice": 8,
     "smollm-slice": 3,

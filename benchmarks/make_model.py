@@ -165,6 +165,13 @@ SHAPES = {
         "top_k_experts": 8,
         "moe_intermediate_size": 704,
     },
+    "gemma3n-e4b-slice": {  # 10 of the 35 layers of Gemma 3n E4B's language model: 2.35e9 parameters, 4.7 GB
+        "model_type": "gemma3n_text",
+        "num_hidden_layers": 10,
+        "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 2,
+        "num_kv_shared_layers": 5,
+        "activation_sparsity_pattern": [0.95] * 3 + [0.0] * 7,
+    },
     "glm-4.7-flash-slice": {  # 6 of the 47 layers of GLM-4.7-Flash: 3.90e9 parameters, 7.8 GB
         "model_type": "glm4_moe_lite",
         "num_hidden_layers": 6,
@@ -209,6 +216,8 @@ SPREAD = 0.02
 """Standard deviation of the weights, as Llama is initialised."""
 SHARD_BYTES = 2 * 2**30
 BRANCH_NORM = 0.25
+FROM_ZERO = "correct_output_scale"
+"""What Gemma 3n begins at zeros: a token's own inputs would be met by nothing."""
 APART = ("qwen3_moe", "glm4_moe_lite")
 """Families whose folders hold every expert apart."""
 MXFP4_BLOCK, MXFP4_SCALE = 32, 120
@@ -273,7 +282,7 @@ def read_vectors(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
         for name, one in module.named_buffers(recurse=False):
             if one.dim() < 2:
                 module.register_buffer(name, torch.ones(one.shape, dtype=one.dtype))
-        model._init_weights(module)
+        model.get_decoder()._init_weights(module)  # by the one whose widths it asks for (Gemma 3n)
     return {name: one for name, one in model.state_dict().items() if one.dim() < 2}
 
 
@@ -325,7 +334,8 @@ def write_weights(config: PreTrainedConfig, folder: Path, generator: torch.Gener
         if len(shape) < 2:
             # After a branch as trained ones are: at 1 every branch is as large as the stream, and routes are chance.
             scale = BRANCH_NORM if "gemma4" in config.model_type and ".post_" in name else 1.0
-            known = [(name, vectors[name].to(torch.bfloat16) * scale)]
+            vector = torch.ones(shape) if name.endswith(FROM_ZERO) else vectors[name]
+            known = [(name, vector.to(torch.bfloat16) * scale)]
         for stored, tensor in known or draw_stored(config, name, shape, generator):
             shard[stored] = tensor
             shard_bytes += tensor.nbytes

@@ -38,7 +38,14 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with, is_linked, says_again, writes_out
+from studio.data.whole_examples import (
+    SIGNS_CHARACTERS,
+    ends_with,
+    find_heads,
+    is_linked,
+    says_again,
+    writes_out,
+)
 
 VARIED = 0.8
 """Of the rows, so many different cells are no kinds of them."""
@@ -125,6 +132,10 @@ def find_rest(
             and (hints(one, INSTRUCTION) or (format.name == "text" and {*part_name(one.name)} & TASKS))
         ]
     learned = [mapping[role] for role in ANSWERING if role in mapping]
+    if asked and learned:
+        # What a list was made for stands in the title above it: the dish whose ingredients are read.
+        heads = find_heads(asked[0], columns, rows)
+        heavy += [known[name] for name in heads if name not in used and known[name] not in heavy]
     if asked and learned:
         # Its twin is no smaller for all the other forms in which both are written out.
         heavy += [

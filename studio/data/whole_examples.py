@@ -161,6 +161,21 @@ def find_corrected(columns: Sequence[Column], rows: Sequence[Values]) -> tuple[s
     return (texts[0], texts[1]) if near else None
 
 
+def find_heads(asked: str, columns: Sequence[str], rows: Sequence[Values]) -> list[str]:
+    """Return the titles, each another one, before the column `asked` where it holds lists of texts, also as JSON."""
+    cells = [row[asked] for row in rows[:LOOKED_AT] if not is_empty(row.get(asked))]
+    listed = [isinstance(cell, (list, tuple)) or str(cell).lstrip()[:2] in ("['", '["') for cell in cells]
+    if 2 * sum(listed) <= len(cells):
+        return []
+    front = [name for name in columns[: columns.index(asked)] if {*part_name(name)[-1:]} & HEADINGS]
+    known = measure_columns(front, rows)
+    return [
+        name
+        for name, one in known.items()
+        if one.spoken and one.plain and one.distinct > OWN_TITLES * one.rows > 1
+    ]
+
+
 def _begins(name: str, whole: str, front: str, rows: Sequence[Values]) -> bool:
     """Return whether most cells of `whole` go on with the one of `name` where the one of `front` ends."""
     seen = told = 0

@@ -81,6 +81,7 @@ PARAMETERS = {
     "gpt-oss-20b-slice": 6_097_391_616,
     "qwen3.5-9b-slice": 3_764_131_968,
     "gemma4-26b-slice": 5_637_188_614,
+    "gemma3n-e4b-slice": 2_353_257_248,
     "glm-4.7-flash-slice": 3_895_625_536,
     "llama-3b-slice": 704_683_008,
     "smollm-slice": 25_959_744,

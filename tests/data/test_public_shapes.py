@@ -350,3 +350,11 @@ def test_what_a_program_said_is_not_read_before_what_is_known(tell):
     known = [f"{n % 5 + 2} days" for n in range(12)]
     report = tell(input=ASKED, output=LOGS, expected=known, answers=(("completion", "expected"),))
     assert choices(report).get("material", [""])[0] == ""
+
+
+def test_the_title_above_a_list_is_asked_about_with_it(tell):
+    loads = [json.dumps([f"{n + 1} barrels of herring", "a sack of salt"]) for n in range(12)]
+    columns = {"title": [f"The {ship}" for ship in SHIPS], "ingredients": loads}
+    columns["directions"] = [f"Salt it and wait for {n} days by the fire." for n in range(12)]
+    report = tell(**columns, answers=(("prompt", "ingredients"), ("completion", "directions")))
+    assert choices(report)["material"] == ["title", ""]

@@ -74,8 +74,8 @@ FINDINGS = frozenset(
 """Words in the names of lists of what was found out about a text."""
 STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "confidence", "id"))
 """Keys of its words, and of what was noted of them."""
-VALUE_CHARACTERS, MOST_VALUES = 120, 60
-"""Of a value of an object that is an answer, and of its values."""
+VALUE_CHARACTERS, MOST_VALUES, MOST_LEVELS = 120, 60, 2
+"""Of a value of an object that is an answer, of its values, and of the objects inside of each other."""
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 WRITTEN = ("{'", "[{'", "['", "array([")
 """How lists and objects begin in Python's own notation."""
@@ -255,7 +255,13 @@ def _is_record(cell: Mapping[str, object]) -> bool:
     told = [one for one in values if one is not None]
     short = all(isinstance(one, (str, int, float)) and len(str(one)) <= VALUE_CHARACTERS for one in told)
     worded = any(isinstance(one, str) and not is_blank(one) for one in told)
-    return short and worded and len(values) <= MOST_VALUES
+    return short and worded and len(values) <= MOST_VALUES and _count_levels(cell) <= MOST_LEVELS
+
+
+def _count_levels(cell: object) -> int:
+    """Return how many objects lie inside of each other at most; lists do not count."""
+    parts = cell.values() if isinstance(cell, Mapping) else cell if isinstance(cell, (list, tuple)) else ()
+    return isinstance(cell, Mapping) + max(map(_count_levels, parts), default=0)
 
 
 def _list_values(cell: object) -> Iterator[object]:
