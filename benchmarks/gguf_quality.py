@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    threads = os.cpu_count() or 1
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     spec = DatasetSpec(source=str(options.chats), max_length=options.tokens, accept_bad_rows=True)
     rows = preview(spec, tokenizer, rows=3 * (options.count + CALIBRATION)).rendered
