@@ -67,8 +67,11 @@ def test_there_are_texts_enough_and_some_for_every_signature():
 def test_the_readme_counts_texts_and_machines_as_they_are():
     texts = sum(len(read_texts(path.stem)) for path in FOLDER.glob("*.txt"))
     machines = len(list((FOLDER.parent / "machines").glob("*.json")))
-    readme = (FOLDER.parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"{machines} recorded or made-up machines and {texts} error texts" in readme
+    english, chinese = (
+        (FOLDER.parents[2] / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")
+    )
+    assert f"{machines} recorded or made-up machines and {texts} error texts" in english
+    assert f"{machines} 台记录或构造的机器和 {texts} 段错误信息" in chinese
 
 
 @pytest.mark.parametrize(("code", "text"), read_texts("harmless"))
