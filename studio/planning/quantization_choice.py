@@ -43,6 +43,10 @@ def choose_quantization(
         return Choice(value=wanted, reason=text("plan.quantization.nf4_experts", **held))
     if wanted == "mixed":
         packed = count_linear_parameters(model) * NF4_BYTES
-        held = {"mb": f"{packed / 1e6:,.0f}", "more_mb": f"{recipe.model.more_bits * packed / 1e6:,.0f}"}
-        return Choice(value=wanted, reason=text("plan.quantization.mixed", **held))
+        held, more = f"{packed / 1e6:,.1f}", recipe.model.more_bits * packed / 1e6
+        if not more:
+            return Choice(value=wanted, reason=text("plan.quantization.mixed", mb=held))
+        return Choice(
+            value=wanted, reason=text("plan.quantization.mixed.more", mb=held, more_mb=f"{more:,.1f}")
+        )
     return Choice(value=wanted, reason=text(f"plan.quantization.{wanted}"))
