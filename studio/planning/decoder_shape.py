@@ -103,6 +103,12 @@ class DecoderShape:
     """What is trained beside the adapters; `trained_parameters` counts it, too."""
 
     @property
+    def recordable(self) -> bool:
+        """Whether short micro-steps can be recorded as graphs: see Decoder.recordable."""
+        under_autograd = self.record is not None or self.input_width or self.streams > 1
+        return not under_autograd and not self.composed_attention
+
+    @property
     def trains_head(self) -> bool:
         """Whether the loss head adds the gradient of the whole output embedding."""
         return self.whole or self.beside.trains_head

@@ -137,7 +137,7 @@ def is_recorded(shape: DecoderShape, tokens: int, policy: MemoryPolicy) -> bool:
     """Return whether micro-steps of so many tokens are recorded as graphs."""
     small = is_small(6 * shape.weights_a_token, tokens)
     away = any(layer.offload for layer in policy.layers)
-    return small and not away and not shape.composed_attention and shape.record is None
+    return small and not away and shape.recordable
 
 
 def count_allocated(parts: Mapping[str, int]) -> int:

@@ -47,6 +47,7 @@ class ReadDocuments:
     uniform: int | None
     longest: int
     bounds: tuple[int, ...]
+    shared: None = None
 
     @classmethod
     def of_bounds(cls, *, lengths: tuple[int, ...], **facts) -> ReadDocuments:
@@ -214,6 +215,14 @@ def test_played_steps_are_launched_ones(place, family, keep):
         assert_close(play(graphed, batch, lengths, scale), launch(decoder, batch, lengths, scale), place.most)
         decoder.store.weights.mul_(0.9)
     assert graphed.recorded == SHAPES.sizes
+
+
+@pytest.mark.parametrize("family", ["gemma4_e2b", "gemma3n"])
+def test_what_runs_under_autograd_is_not_recorded(place, family):
+    model = make_model(family, dtype=place.dtype).to(place.device)
+    decoder = take_over(unwrap(model), bind({}), dtype=place.dtype)
+    assert isinstance(decoder, Decoder), decoder
+    assert not decoder.recordable and take(place).recordable
 
 
 @pytest.mark.parametrize("family", some(["llama", "qwen2", "gemma3"], "llama"))
