@@ -25,6 +25,7 @@ from studio.ui.tabs.model.cards import model_details, model_list, search_note
 from studio.ui.templates import render
 
 ADVANCED = (
+    "model.more_bits",
     "model.adapter",
     "model.revision",
     "model.precision",
