@@ -26,7 +26,10 @@ RELAY = """#!{python}
 import os, socket, sys, threading, time
 inner = socket.create_server(("127.0.0.1", 0))
 name = "relay-%s.example" % sys.argv[1]
-open(os.path.join(os.environ["TEST_RELAYS"], name), "w").write("%d %d" % (inner.getsockname()[1], os.getpid()))
+note = os.path.join(os.environ["TEST_RELAYS"], name)
+with open(note + ".new", "w") as file:
+    file.write("%d %d" % (inner.getsockname()[1], os.getpid()))
+os.replace(note + ".new", note)  # whole for whoever reads it meanwhile
 print("connected; your address is https://%s" % name, flush=True)
 def pump(one, other):
     try:
