@@ -28,11 +28,13 @@ class Connection(H11Protocol):
         """Begin to wait for the first request, and end the oldest stranger where there is no room for another."""
         super().connection_made(transport)
         self._known = False
-        self._born_s = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+        # Not the time: clocks stand still for 16 ms on Windows, and the newest would be as old as the oldest.
+        self._turn = 1 + max((one._turn for one in others), default=0)
         self._clock: asyncio.TimerHandle | None = self.loop.call_later(HEAD_S, self._judge)
-        strangers = [one for one in self.connections if isinstance(one, Connection) and not one.is_known()]
+        strangers = [one for one in (*others, self) if not one.is_known()]
         if len(strangers) > STRANGERS:
-            min(strangers, key=lambda one: one._born_s).leave()
+            min(strangers, key=lambda one: one._turn).leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
