@@ -100,13 +100,10 @@ class Decoder:
 
     @property
     def recordable(self) -> bool:
-        """Whether a micro-step can be recorded as a graph: its launches hang on the sizes of its rows alone."""
-        if self.routed and self.kernels.implementations["grouped_matmul"] != "triton":
-            return False
-        # What runs under autograd (inputs of layers, ends of streams) is not recorded: no card has shown that it can.
-        if self.spec.mixers or self.inputs is not None or self.ends is not None:
-            return False
-        return all(kernel.packed.name != "math" for kernel in self.attentions)
+        """Whether a micro-step can be recorded as a graph: by its rows' sizes alone, none of it under autograd."""
+        grouped = not self.routed or self.kernels.implementations["grouped_matmul"] == "triton"
+        under_autograd = self.spec.mixers or self.inputs or self.ends
+        return grouped and not under_autograd and all(k.packed.name != "math" for k in self.attentions)
 
     def follow(self, policy: MemoryPolicy) -> None:
         """Keep what `policy` says from the next micro-step on; without room for opened weights, none stay open."""
