@@ -143,7 +143,7 @@ def test_packing_layers_of_its_width_takes_less_than_one_of_them(tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     del weights
     path = tmp_path / "wide.gguf"
-    command = [sys.executable, "-c", WEIGH, str(folder), str(path), "1.5"]
+    command = [sys.executable, "-c", WEIGH, str(folder), str(path), "1.1"]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=1700)
     assert done.returncode == 0, done.stderr
