@@ -29,7 +29,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._known = False
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-        # Not the time: clocks stand still for 16 ms on Windows, and the newest would be as old as the oldest.
+        # Not the loop's time: uvloop's counts milliseconds, so that the newest of a crowd is as old as the oldest.
         self._turn = 1 + max((one._turn for one in others), default=0)
         self._clock: asyncio.TimerHandle | None = self.loop.call_later(HEAD_S, self._judge)
         strangers = [one for one in (*others, self) if not one.is_known()]

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
 from studio.ui.auth import connections
 from studio.ui.auth.connections import KNOWN, AcceptErrors, Connection
@@ -140,6 +141,40 @@ def test_strangers_do_not_take_up_all_places(monkeypatch):
         assert b"200 OK" in read(ask(COOKIE)), "and gets a further one"
         assert b"200 OK" in read(ask(WHOLE)), "and so does a new guest"
         assert len(server.server_state.connections) <= 8
+
+
+class StillLoop:
+    """A loop whose clock stands still, as uvloop's does for a millisecond."""
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, after_s: float, ask: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.TimerHandle(after_s, ask, (), self)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+
+class Socket(asyncio.Transport):
+    """The other end of nobody."""
+
+    def abort(self) -> None:
+        pass
+
+
+def test_of_strangers_of_one_moment_the_first_goes(monkeypatch):
+    monkeypatch.setattr(connections, "STRANGERS", 5)
+    config, state = uvicorn.Config(app, http=Connection, lifespan="off"), ServerState()
+    config.load()
+    come: list[Connection] = []
+    for _ in range(60):
+        come.append(Connection(config, state, {}, StillLoop()))
+        come[-1].connection_made(Socket())
+        assert state.connections == set(come[-5:])
 
 
 def test_refused_connections_are_said_once_a_minute(capfd):
