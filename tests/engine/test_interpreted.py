@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.interpreter import run_interpreted
+
 # 20 s: test_recovery.py shows the same with stand-ins for the kernels.
 pytestmark = pytest.mark.computing
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +20,8 @@ def runs(tmp_path_factory, make_tiny_model) -> dict[str, dict]:
     work = tmp_path_factory.mktemp("interpreted")
     model = make_tiny_model(work / "model", hidden_size=16, intermediate_size=24, num_hidden_layers=1)
     data = write_jsonl(work / "chats.jsonl", chat_rows(16))
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.engine.interpreted_runner", str(model), str(data), str(work)],
-        cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-    )
-    assert child.returncode == 0, child.stderr[-3000:]
-    return {run["name"]: run for run in map(json.loads, child.stdout.splitlines())}
+    said = run_interpreted("tests.engine.interpreted_runner", str(model), str(data), str(work), timeout_s=300)
+    return {run["name"]: run for run in map(json.loads, said.splitlines())}
 
 
 @pytest.mark.parametrize(("place", "op"), [("forward", "rms_norm"), ("backward", "glu")])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +13,9 @@ from studio_kernels.attention_backends import CPU, MATH, AttentionBackend
 from studio_kernels.shared_beginnings import SharedBeginnings
 from torch import Tensor
 
+from tests.interpreter import run_interpreted
 from tests.kernels.test_attention import make_heads
 
-ROOT = Path(__file__).resolve().parents[2]
 GROUPS = ((9, (4, 7)), (0, (5,)), (6, (3, 8, 3)), (2, (1, 1)))
 """Of each group: the tokens that its texts share, and those that each has alone."""
 KINDS = {
@@ -101,18 +98,8 @@ def test_the_sum_over_texts_is_not_rounded_at_each():
 @pytest.mark.computing
 def test_our_kernels_in_the_interpreter_give_the_same():
     """Capped scores and windows; a child, since Triton decides at decoration who runs a kernel."""
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.test_shared_beginnings"],
-        cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    assert child.returncode == 0, child.stderr[-3000:]
-    found = json.loads(child.stdout)
+    said = run_interpreted("tests.kernels.test_shared_beginnings")
+    found = json.loads(said)
     assert found.keys() == {"softcap", "window"}
     assert all(error < 1e-5 for errors in found.values() for error in errors.values()), found
 
