@@ -1,4 +1,4 @@
-"""Pairs are of one length and of two questions, both stacks train the same rows, and one scorer looks at the results."""
+"""Pairs are of one length and of two questions, both stacks train the same rows, one scorer looks at the results."""
 
 from __future__ import annotations
 
