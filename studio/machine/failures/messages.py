@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from studio.core.i18n import Text, text
 from studio.machine.failures.error_text import Reading
@@ -34,6 +35,8 @@ OF_TENSORS = re.compile(
     re.IGNORECASE,
 )
 """What PyTorch's own sentences are about."""
+FEW_SPACES = 5
+"""A key of more words is a sentence."""
 FEW_LINES = 3
 """A text of no more lines is what a program said, without a log around it."""
 UNTOLD = re.compile(
@@ -47,6 +50,9 @@ UNTOLD = re.compile(
 def read_message(reading: Reading) -> tuple[str, str]:
     """Return (the type, the message) of what ended it; ("", "") where nothing can be told from it."""
     raised = reading.last
+    if raised is not None and raised.type == "KeyError" and raised.message.count(" ") > FEW_SPACES:
+        # Python shows the message of a KeyError as a literal.
+        raised = replace(raised, message=raised.message.strip().strip("'\""))
     if raised is not None:
         useless = raised.wraps or in_studio(reading) or UNTOLD.search(raised.message)
         # An assertion without words has only its line of code, and PyTorch speaks of tensors, not of settings.
@@ -55,7 +61,7 @@ def read_message(reading: Reading) -> tuple[str, str]:
             kind == "TypeError"
             and WORDED.search(raised.message)
             or kind == "KeyError"
-            and raised.message.count(" ") > 5
+            and raised.message.count(" ") > FEW_SPACES
         )
         # What a package raises by a line of its own is meant, whatever the type.
         worded = worded or raised.on_purpose

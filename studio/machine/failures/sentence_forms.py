@@ -101,7 +101,8 @@ FORMS = (
         rf"currently| "
         rf"officially| directly)? ?(?:supported|implemented|allowed|permitted|available|possible|usable|"
         rf"legal)(?: yet)?"
-        rf"(?: (?P<how>(?:for|with|on|in|by|when|while|if|unless|without|together|from|as|using) {N}))?{END}",
+        rf"(?: (?P<how>(?:for|with|on|in|by|when|while|if|unless|because|since|without|together|from|as|using) "
+        rf"{N}))?{END}",
         rf"{HEAD}(?P<name>{N}) (?:aren't|isn't) (?:yet |currently )?(?:supported|implemented|allowed)"
         rf"(?: (?P<how>(?:for|with|on|in|by|when|if) {N}))?{END}",
         rf"{HEAD}(?P<name>{N}) (?:is|are) (?:invalid|illegal|not valid|not legal|meaningless|incorrect) "
@@ -195,6 +196,11 @@ FORMS = (
         rf"\b(?:mismatch(?:ed|es)?|inconsistent|inconsistency) (?:in |of |between )?(?P<name>{N})(?:[:.,] "
         rf"(?P<how>{REST}))?$",
         rf"{HEAD}(?P<name>{N}) (?:must|should|do not|don't) match{END}",
+    ),
+    *_form(
+        "in_both",
+        rf"{HEAD}(?P<name>{N}) (?:is |are |was |were )?(?:specified|given|set|defined|passed|present|declared) "
+        rf"(?:in |by |at )?(?P<how>both {N} and {N}){END}",
     ),
     *_form(
         "twice",

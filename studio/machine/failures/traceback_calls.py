@@ -86,6 +86,15 @@ def _package_of_call(raised: Raised, call: str) -> str:
     # A plain function that was handed over belongs to whoever wrote it.
     if not named and "." not in call and call.islower() and HANDLE.search(raised.source):
         return ""
+    inside = raised.packages[0] if raised.packages else ""
+    if (
+        not named
+        and call.islower()
+        and "." not in call
+        and inside not in LIBRARIES
+        and inside not in ("", "python", MODEL_CODE)
+    ):
+        return inside
     # PyTorch calls every layer; whoever patched or asked for this one comes before.
     return named or next((package for package in known if package != "torch"), known[0] if known else "")
 

@@ -18,6 +18,12 @@ FAILURES = (
         code="L31",
     ),
     Failure(
+        "container_device",
+        said(r"nvidia-container-cli: device error: (?P<name>[\w:-]+): unknown device"),
+        (Remedy("devices_there"),),
+        code="L35",
+    ),
+    Failure(
         "container_wants",
         said(r"nvidia-container-cli: requirement error: (?!unsatisfied condition)[^\n]*"),
         (Remedy("no_requirement"), Remedy("newer_toolkit")),
@@ -49,6 +55,7 @@ FAILURES = (
         said(
             r"nvidia-container-cli: (?:container|mount) error: [^\n]*cgroup[^\n]*",
             r"failed to get device cgroup mount path",
+            r"nvidia-container-cli: mount error: failed to add device rules[^\n]{0,120}",
         ),
         (Remedy("newer_toolkit"), Remedy("no_groups")),
         code="L19",
@@ -81,7 +88,7 @@ FAILURES = (
         "container_driver",
         said(
             r"nvidia-container-cli: (?:initialization|device|detection|mount) error"
-            r"(?![^\n]*cgroup|: change root failed|"
+            r"(?![^\n]*cgroup|: change root failed|[^\n]*(?:: unknown device|device filter program|device rules)|"
             r": WSL environment detected but no adapters|: file creation failed:[^\n]{0,200}file exists)[^\n]*",
         ),
         (Remedy("driver_of_host"), Remedy("install_toolkit")),

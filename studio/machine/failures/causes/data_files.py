@@ -359,7 +359,9 @@ FAILURES = (
         ),
         (Remedy("right_columns"),),
         code="D85",
-        unless=said(r"is not in struct|Column (?:train|test|validation|eval) not in the dataset"),
+        unless=said(
+            r"is not in struct|Config(?:Key|Attribute)Error|Column (?:train|test|validation|eval) not in the dataset"
+        ),
         reader=read_column,
     ),
     Failure(

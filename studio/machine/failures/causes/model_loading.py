@@ -271,6 +271,7 @@ FAILURES = (
             r"^lora key not loaded: \S+",
             r"KeyError: '[\w.]*(?:^|[._])(?:layers?|blocks?|h)[._]\d+[._][\w.]+'",
             r"\bweight [\w.]+\.(?:weight|bias|qweight) does not exist",
+            r"[Tt]ensor [\w.]+\.(?:weight|bias)\b[^\n]{0,30} not (?:present|found) in|not found in TensorDict",
             r"Missing parameters: [\w.]+\.(?:biases|scales|weight|bias)\b|parameters not in model: ",
             r"KeyError: '(?:base_model|model|lm_head|transformer|_orig_mod|module)\.[\w.]+'",
             r"KeyError: '[\w.]+\.(?:weight|bias|qweight|scales)'",
@@ -335,7 +336,10 @@ FAILURES = (
     ),
     Failure(
         "adapter_layer",
-        said(r"Target module (?!\w*(?:Quant|WQ)Linear)[\s\S]{0,2000}? is not supported"),
+        said(
+            r"Target module (?!\w*(?:Quant|WQ)Linear)[\s\S]{0,2000}? is not supported",
+            r"only the following modules are supported: `torch\.nn\.Linear`",
+        ),
         (Remedy("linear_targets"), Remedy("all_linear", {"adapter.target_modules": "all-linear"})),
         code="D73",
     ),

@@ -218,7 +218,8 @@ FAILURES = (
         "net_unreachable",
         said(
             r"curl: \((?:5|6|7|28|35|56)\) [^\n]{0,160}?(?:host:?|to) (?P<name>[\w-]+(?:\.[\w-]+)+)",
-            r"curl: \((?:5|6|7|28|35|56)\) ",
+            # The numbers of libcurl, by which conda's libmamba downloads, too.
+            r"(?:curl:|Download error) \((?:5|6|7|28|35|56)\) |Operation too slow\. Less than \d+ bytes",
             r"ssh: (?:connect to host|Could not resolve hostname) (?P<name>[\w.-]+)",
             r"(?:Could not resolve host|unable to resolve host address):? ['\u2018]?(?P<name>[\w.-]+)",
             r"\[(?:Errno (?:100|110|112|113)|WinError (?:53|64|1231|10060|10065))\]",

@@ -9,7 +9,7 @@ from studio.core.i18n import text
 from studio.machine.failures.code_places import MODEL_CODE
 from studio.machine.failures.error_text import TROUBLE, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy
-from studio.machine.failures.messages import FEW_LINES, OF_TENSORS, read_message
+from studio.machine.failures.messages import FEW_LINES, read_message
 from studio.machine.failures.package_frames import LONGEST
 from studio.machine.failures.package_names import KNOWN, LIBRARIES, pip_name
 from studio.machine.failures.statements import read_statement
@@ -19,7 +19,8 @@ Values = Mapping[str, object] | None
 LOGGER = re.compile(
     r"^\W*(?:\(\w[^)\n]{0,40}\) ?)?(?:\[[^\]\n]{1,80}\] ?|\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]+ "
     r"?)*(?:\(\w[^)\n]{0,40}\) ?)?"
-    r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[]: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?",
+    r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[]: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?"
+    r"(?:(?:error|msg|message)=\"?)?",
 )
 """What stands before the words of a log's line: the process, the time, the level, the place in the code."""
 FAILED = re.compile(
@@ -65,12 +66,11 @@ def _logged(words: str) -> str:
 
 
 def _read_state(reading: Reading) -> Values:
-    """What a sentence states in one of the usual forms, whoever raised it; of PyTorch, what is not about tensors."""
-    kind, message = read_message(reading)
-    on_purpose = reading.last is not None and reading.last.on_purpose
+    """What a sentence states in one of the usual forms, whoever raised it; PyTorch's operations are read before."""
+    _, message = read_message(reading)
     if not message and reading.last is None:
         message = _logged(reading.words)
-    if not message or (kind == "torch" and OF_TENSORS.search(message) and not on_purpose):
+    if not message:
         return None
     stated = read_statement(message)
     if stated is None:
@@ -79,7 +79,8 @@ def _read_state(reading: Reading) -> Values:
 
 
 OUTDATED = re.compile(
-    r"\b(?:upgrade|update|newer version of|recent version of) (?:to )?(?:your |the )?"
+    r"(?:^|[.;:!,(] *|\b(?:please|to|and|or|should|must|can|try|consider|by|a|more|with) )"
+    r"(?:upgrad(?:e|ing)|updat(?:e|ing)|newer version of|recent version of) (?:to )?(?:your |the )?"
     r"[`'\"]?(?P<name>[A-Za-z][\w-]{2,30})\b|"
     r"\b(?P<old>[A-Za-z][\w-]{2,30})(?: version)? (?:is|are) too old\b|"
     r"\b(?:supported|available) (?:natively |only )?(?:starting (?:from|with|in)|since|from) "
@@ -87,7 +88,8 @@ OUTDATED = re.compile(
 )
 """Which program the message itself wants newer."""
 NO_PROGRAM = frozenset(
-    "the this that your their its version versions code script model driver package packages".split()
+    "the this that your their its version versions code script model driver package packages failed failure error "
+    "was has and for from it them".split()
 )
 
 

@@ -6,7 +6,22 @@ from studio.machine.failures.failure import Failure, Remedy, said
 from studio.machine.failures.key_errors import read_table
 from studio.machine.failures.package_frames import read_axis, read_index, read_use
 
+CONFIG_KEY = (
+    r"\bConfig(?:Key|Attribute)Error: (?:Error merging [^\n]{0,80}\n?)?(?:Missing key |Key ')(?P<name>[\w.-]+)",
+    r"\b[Nn]on-existent (?:config )?key: (?P<name>[\w.-]+)",
+    r"(?P<name>[\w.-]{2,80}) is not a valid config key",
+    r"Could not override '(?P<name>[\w.-]+)'",
+    r"Key '(?P<name>[\w.-]+)' is not in struct",
+)
+"""How omegaconf, hydra and yacs say that a settings file and the program's own list of settings differ."""
+
 FAILURES = (
+    Failure(
+        "config_key",
+        said(*CONFIG_KEY),
+        (Remedy("settings_of_version", needs=("name",)), Remedy("plus_before_key", needs=("name",))),
+        code="V91",
+    ),
     Failure(
         # One unknown name is a slip; many known ones were written for another of the program's commands.
         "settings_of_another",
