@@ -37,6 +37,14 @@ SAID = {
     "No target modules found in the model.": "model does not have target modules.",
     "target_modules should be a list or set of strings.": "target_modules must be a list or set of strings.",
     "`do_resize` cannot be set to `False` here!": "The program refuses this: do_resize cannot be set to False here.",
+    "Extracted keys = {'a', 'b'} do not match!": "Extracted keys = {'a', 'b'}: these do not agree.",
+    "Parameter with name: wte.weight occurs multiple times in optimizer.param_groups.": (
+        "wte.weight is there or was done already (multiple times in optimizer.param_groups)."
+    ),
+    "error loading model: invalid key": "loading model did not work: invalid key.",
+    "train_cfg specified in both outer field and model field": (
+        "train_cfg stands in two places, and may stand in one alone: outer field and model field."
+    ),
     "Unsloth: Please import Unsloth before peft.": "Unsloth has to come before peft.",
     "n_gpu: 4, local_world_size: 6": "These values do not go together: n_gpu: 4, local_world_size: 6.",
     "No file with name: consolidated.00.pth found in /tmp/llama.": "/tmp/llama does not have consolidated.00.pth.",

@@ -66,6 +66,11 @@ SOURCE = re.compile(
     r"Bad |Too Many)\S|\d+\s*$|[\^~\s-]{3,}$|Cell In|raise \w+\(|<ipython|"
     r"warnings?\.warn\()"
 )
+CODE = re.compile(
+    r"^(?:return|raise|assert|for|if|with|yield|await|del) \S|^import [\w.]+$|^from [\w.]+ import |"
+    r"^[\w.\[\]'\", ]{1,80} ?[+*/-]?= ?\S|^(?:await )?[\w.]+\(.*\)?$"
+)
+"""A line of code below its place whose indent was lost in copying."""
 TROUBLE = re.compile(
     r"\b(?:error|fatal|failed|cannot|can't|could not|unable|not found|missing|denied|mismatch|conflict|abort|killed|"
     r"unsupported|not supported|is required|unmet dependenc|held broken|nothing provides|forbidden|unauthorized)",
@@ -277,7 +282,7 @@ class Reading:
                 left -= 1
                 block = len(found) - 1
                 found[-1] = _extend(found[-1], bare.strip())
-            elif (source_next and bare[:1].isspace()) or SOURCE.match(bare):
+            elif (source_next and (bare[:1].isspace() or CODE.search(bare))) or SOURCE.match(bare):
                 weight, source_next = NOTHING, False
             elif TROUBLE.search(bare) and not WARNED.search(line):
                 weight = TOLD

@@ -35,6 +35,8 @@ OF_TENSORS = re.compile(
     re.IGNORECASE,
 )
 """What PyTorch's own sentences are about."""
+REASONLESS = re.compile(r"\b(?:failed|unable) to \w+(?: \w+){0,2}\W*$", re.IGNORECASE)
+"""A line that passes on that something failed: the line before it says why."""
 FEW_SPACES = 5
 """A key of more words is a sentence."""
 FEW_LINES = 3
@@ -75,7 +77,8 @@ def read_message(reading: Reading) -> tuple[str, str]:
     logged = [found["message"] or found["told"] for found in LOGGED.finditer(reading.words)]
     if not logged:
         lines = [line.strip() for line in reading.words.split("\n") if line.strip(" \t^~-=")]
-        logged = lines[-1:] if 0 < len(lines) <= FEW_LINES and len(lines[-1].split()) > 3 else []
+        telling = [line for line in lines if not REASONLESS.search(line)] or lines
+        logged = telling[-1:] if 0 < len(lines) <= FEW_LINES and len(telling[-1].split()) > 3 else []
     return ("", logged[-1]) if logged and not UNTOLD.search(logged[-1]) else ("", "")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from studio.machine.failures.code_places import MODEL_CODE
+from studio.machine.failures.conditions import read_condition
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.package_names import OWN_MODULES, owner_of, pip_name
 from studio.machine.failures.traceback_calls import CALL, in_studio, read_argument
@@ -52,6 +53,9 @@ def read_inside(reading: Reading) -> Mapping[str, str] | None:
     raised = reading.last
     package, caller = breaking_package(reading)
     if raised is None or not package or raised.type not in BREAKS or raised.on_purpose:
+        return None
+    # A condition that can be read says more than that it did not hold.
+    if raised.message.startswith("assert ") and read_condition(raised.message) is not None:
         return None
     says = raised.message.partition("\n")[0] or raised.source
     return {"package": package, "caller": caller, "says": f"{raised.type}: {says}"[:LONGEST]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-N = r"(?:[^.,;:\n]|[.,:](?=\w)|\([^()\n]{0,80}\)|\[[^\]\n]{0,200}\]|`[^`\n]{1,80}`){1,110}?"
+N = r"(?:[^.,;:\n]|[.,:](?=\w)|\([^()\n]{0,80}\)|\[[^\]\n]{0,200}\]|\{[^{}\n]{0,400}\}|`[^`\n]{1,80}`){1,110}?"
 """A name with what belongs to it; a sign inside of a number, a path or brackets ends it not."""
 REST = r"(?:[^;\n]|(?<=\w);(?=\w)){1,200}?"
 BE = r"(?:is|are|was|were|be|been)"
@@ -204,6 +204,8 @@ FORMS = (
     ),
     *_form(
         "twice",
+        rf"^(?:[\w ]{{2,40}}: )?(?P<name>{N}) (?:occurs?|appears?|is listed|is registered|was found|exists?) "
+        rf"(?P<how>(?:multiple times|twice|more than once|several times)(?: in {N})?){END}",
         rf"{HEAD}(?P<name>{N}) (?:already exists?|(?:is|are|was|has|have) (?:been )?already(?: been)? "
         rf"(?P<how>\w+))",
         rf"{HEAD}(?P<name>{N}) (?:has|have|is|was) (?:already|previously) (?:been )?(?P<how>\w+)",
@@ -307,7 +309,7 @@ FORMS = (
     *_form(
         "impossible",
         rf"(?P<name>{N} (?:cannot|can't|can not|could not|couldn't) be {N}){END}",
-        rf"(?P<name>(?:[Yy]ou )?(?:should not|must not|do not|don't|are not allowed to|may not) {N}){END}",
+        rf"(?:^|\b)(?P<name>(?:^|\byou )(?:should not|must not|do not|don't|are not allowed to|may not) {N}){END}",
     ),
     *_form(
         "failed",
@@ -316,10 +318,10 @@ FORMS = (
         rf"\b(?:could not|couldn't|cannot|can't|can not) (?!be )(?P<name>{N})(?:(?::| because| due to| "
         rf"since|, because|, as) "
         rf"(?P<how>{REST}))?{END}",
-        rf"\berror (?:while |when |during |in )?(?P<name>\w+ing {N}): (?P<how>{REST})$",
     ),
     *_form(
         "went_wrong",
+        rf"\berror (?:while |when |during |in )?(?P<name>\w+ing {N}): (?P<how>{REST})$",
         rf"{HEAD}(?P<name>{N}) (?:has |have )?failed(?::| because| due to) (?P<how>{REST})$",
     ),
     *_form(

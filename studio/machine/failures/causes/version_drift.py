@@ -8,22 +8,24 @@ from studio.machine.failures.remedies import REBUILD
 from studio.machine.failures.traceback_calls import (
     read_adapter_argument,
     read_attribute,
-    read_bare_name,
-    read_bare_owned,
-    read_compiled_part,
     read_event,
     read_fork,
-    read_guarded,
     read_model_code,
-    read_name,
-    read_newer_package,
     read_own_argument,
     read_own_attribute,
     read_own_import,
+    read_value_kind,
+)
+from studio.machine.failures.undefined_names import (
+    read_bare_name,
+    read_bare_owned,
+    read_compiled_part,
+    read_guarded,
+    read_name,
+    read_newer_package,
     read_own_name,
     read_unbound,
     read_unloaded,
-    read_value_kind,
 )
 
 NEW_NAME = Remedy("new_name", needs=("name", "new"))
