@@ -11,8 +11,7 @@ import pytest
 
 from studio.ui.shell.routes import STREAMS
 from tests.ui.browser import PATIENCE_MS, Window
-
-pytestmark = pytest.mark.slow
+from tests.ui.conftest import describe_pages
 
 PAGE = f"""<!doctype html><script>
   const read = async (answer) => {{
@@ -72,6 +71,7 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_what_a_page_loses_as_it_leaves_is_no_complaint(chromium, workspace, address):
     window = Window(url=address, workspace=workspace, browser=chromium)
     page = window.watch(chromium.new_context().new_page())
@@ -83,3 +83,14 @@ def test_what_a_page_loses_as_it_leaves_is_no_complaint(chromium, workspace, add
         window.complaints.clear()
         page.reload()
         assert window.complaints == []
+
+
+def test_a_page_that_cannot_be_described_does_not_end_the_tests():
+    class Gone:
+        @property
+        def contexts(self):
+            raise RuntimeError("no browser")
+
+    assert list(describe_pages(Gone())) == [
+        ("pages", "they could not be described: RuntimeError('no browser')")
+    ]
