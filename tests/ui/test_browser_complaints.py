@@ -1,5 +1,4 @@
-"""What the tests' browser complains about: a stream that a page loses while it lives, not one that it asks for as it
-leaves."""
+"""What the tests' browser complains about: a stream that a living page loses, not one that is asked for on leaving."""
 
 from __future__ import annotations
 
