@@ -12,6 +12,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, MATERIAL
 from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
 from studio.data.formats.column_names import drop_versions, find_core, part_name, simplify
+from studio.data.formats.written_lists import WRITTEN, open_written
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
@@ -130,8 +131,11 @@ def is_cut(cell: object) -> bool:
 
 
 def say_material(cell: object) -> str:
-    """Return a cell of any shape as text: lists a line each, objects as "name: value"."""
-    return cell if isinstance(cell, str) else "\n".join(say_lines(cell))
+    """Return a cell of any shape as text: lists a line each, objects as "name: value", also those written as text."""
+    if isinstance(cell, str):
+        written = open_written(cell) if cell.startswith(WRITTEN) else None
+        return cell if written is None else "\n".join(say_lines(written))
+    return "\n".join(say_lines(cell))
 
 
 def say_lines(cell: object, name: str = "") -> Iterator[str]:
