@@ -39,7 +39,7 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates
+from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates, lists_key_words
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
@@ -112,6 +112,10 @@ def weigh_material(
         left = [one for one in rest if annotates(one.name, talk, rows) or joins(one.name, used, rows)]
         if talk and are_answered(talk, rows):
             left += [one for one in rest if _is_checked(one)]
+        if learned in known and known[learned].is_prose:
+            left += [
+                one for one in rest if lists_key_words(one, rows)
+            ]  # found in the answer, or the question
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None

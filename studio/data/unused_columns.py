@@ -280,7 +280,7 @@ def ask_rest(
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
-        or (_lists_words(one.name, rows) and not _is_read(one) and not (answer and used[answer].is_labels))
+        or (lists_key_words(one, rows) and not (answer and used[answer].is_labels))
         or are_drafts(one.name, answer)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
@@ -374,10 +374,10 @@ def _is_read(one: Column) -> bool:
     return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
 
 
-def _lists_words(name: str, rows: Sequence[Values]) -> bool:
+def lists_key_words(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column's cells are lists of several words or two each: key words, tags, what is to be named."""
-    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
-    if not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
+    cells = [row[one.name] for row in rows[:LOOKED_AT] if row.get(one.name)]
+    if _is_read(one) or not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
         return False
     parts = [part for cell in cells for part in cell]
     brief = all(isinstance(part, str) for part in parts) and len(parts) > len(cells)

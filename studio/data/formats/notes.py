@@ -45,9 +45,14 @@ def note_turns(conversation: Conversation) -> tuple[Note, ...]:
 
 def _note_blanks(conversation: Conversation) -> list[Note]:
     """Return that a template left a blank open in the words of a row, with the first one."""
-    turns = (*conversation.messages, *conversation.chosen, *conversation.rejected)
-    blank = next((found for turn in turns if (found := find_blank(turn.content))), "")
-    return [(RowCode.OPEN_BLANK, text("data.row.open_blank", blank=blank))] if blank else []
+    turns = conversation.messages
+    if conversation.chosen:
+        turns += conversation.chosen + conversation.rejected
+    for turn in turns:
+        words = turn.content
+        if ("{" in words or "[" in words or "<" in words) and (blank := find_blank(words)):
+            return [(RowCode.OPEN_BLANK, text("data.row.open_blank", blank=blank))]
+    return []
 
 
 def note_nothing(conversation: Conversation) -> tuple[Note, ...]:

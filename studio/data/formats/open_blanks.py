@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-SIGNS = ("{", "[", "<")
 BRACED = re.compile(r"(?<![\w$\\^}{%#/])(\{\{? ?[^\W\d_][\w -]{1,38}\w ?\}?\})(?![\w{}/])")
 BRACKETED = re.compile(
     r"(?<![\w\]\\!])(\[(?:(?:insert|enter|your|fill in|add|please|specify|e\.g\.)\b[^\]\n]{2,60}"
@@ -13,7 +12,7 @@ BRACKETED = re.compile(
     re.I,
 )
 UPPER = re.compile(r"\[[A-Z _/-]+\]")
-"""Codes with underscores are sources that are cited, as `[FAQ_CLAIM]`, where they end in nothing that a form asks for."""
+"""A code with underscores is a source that is cited, as `[FAQ_CLAIM]`, unless it ends in what a form asks for."""
 ANGLED = re.compile(r"(?<![\w<])(<(?:insert|your|enter|[a-z]{3,})(?: [a-z]{2,}){1,4}>)")
 CODE = re.compile(r"```|\bf[\"']|\.format\(|=>|[;{]\s*\n|\\\w+\{|</\w|\bdef \w+\(|\bimport \w|%[sd]\b|`")
 """Signs of code, in which braces and brackets are no blanks."""
@@ -23,8 +22,6 @@ LOOKED_AT_CHARACTERS = 20_000
 
 def find_blank(words: str) -> str:
     """Return the first blank that a text leaves open; "" for none. In what looks like code there are none."""
-    if not any(sign in words for sign in SIGNS):
-        return ""
     words = words[:LOOKED_AT_CHARACTERS]
     found = _find_braced(words) or _find_bracketed(words) or _find_angled(words)
     return "" if found and CODE.search(words) else found
