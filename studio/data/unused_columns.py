@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from studio.core.i18n import text
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
-from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
+from studio.data.dataset_kinds import ASKING, NUMBERED, explains, find_entry
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -20,7 +20,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, count_words, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
-from studio.data.formats.column_relations import judges
+from studio.data.formats.column_relations import are_rivals, judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, is_remark, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
@@ -249,9 +249,13 @@ def ask_rest(
         return (ask_choice("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
     free = [role for role in MATERIALS if role in format.roles and role not in mapping]
+    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
+    if any(
+        chosen.get(role) for role in ANSWERING
+    ):  # who has chosen among several answers knows of the others
+        rest = [one for one in rest if not are_rivals(one.name, answer)]
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
-    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
     told = [one.name for one in rest if one.plain and _answers_too(one, answer, rows)]
     role = next((role for role in ANSWERING if role in mapping and role not in chosen), "")
     if told and role:
@@ -287,7 +291,7 @@ def ask_rest(
         or (simplify(asked) == "prompt" and not _is_read(one))
         or {*part_name(one.name)} & FORMS
         or is_guessed(one.name, [answer])
-        or _explains(one, answer, asked)
+        or explains(one.name, answer, asked)
         or (asked and _is_question_again(one, used[asked], rows))
     ]
     extracted = [one for one in rest if asked and points_into(one, [asked], rows)]
@@ -342,12 +346,6 @@ def _is_judged(one: Column, answer: str) -> bool:
     words = {*part_name(answer)}
     known = words & {"expected", "truth", "gold", "reference"}  # beside which it is held against it
     return one.is_prose and bool({*part_name(one.name)} & {*ANSWERS}) and not (words & TASKS or known)
-
-
-def _explains(one: Column, answer: str, asked: str) -> bool:
-    """Return whether a column without a name stands behind an answer that stands behind its question: why it is so."""
-    places = [NUMBERED.fullmatch(name) and int(name.rpartition("_")[2]) for name in (asked, answer, one.name)]
-    return all(places) and places == sorted(places)
 
 
 def _is_question_again(one: Column, asked: Column, rows: Sequence[Values]) -> bool:

@@ -132,6 +132,14 @@ def find_siblings(found: Sequence[str], free: Sequence[str], sample: Sequence[Va
     return others
 
 
+def are_rivals(name: str, other: str) -> bool:
+    """Return whether two columns are called answers of different kinds: `ideal_answer` and `acceptable_answer`."""
+    words, others = part_name(name), part_name(other)
+    ends = [(words[at].rstrip("s"), others[at].rstrip("s")) for at in (0, -1)] if words and others else []
+    named = any(one == two and one in ANSWERS for one, two in ends)
+    return named and name != other and not {*words, *others} & (BLOCKING | EXPLAINING)
+
+
 def count_rows(cells: Sequence[object]) -> bool:
     """Return whether cells are whole numbers that go up by one: they number the rows."""
     said = [str(cell).strip() for cell in cells]

@@ -50,7 +50,7 @@ def find_material(
     that was said to have no column, no other gets one.
     """
     mapping: dict[str, str] = {}
-    found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
+    found = [name for name in columns if is_material(name)]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
     found = [name for name in found if not sample or not is_remark(name, sample)]
     found = drop_versions([*heads, *(name for name in found if name not in heads)])
@@ -62,6 +62,11 @@ def find_material(
         elif found:
             mapping[role] = found.pop(0)
     return mapping
+
+
+def is_material(name: str) -> bool:
+    """Return whether a column is called something that is read beside a question."""
+    return simplify(name) in MATERIAL or find_core(name) in MATERIAL
 
 
 def is_remark(name: str, rows: Sequence[Values]) -> bool:
