@@ -15,7 +15,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.question_answer import are_rounds, holds_findings, open_answers
 from studio.data.scored_answers import is_mark, read_mark
 
-GRADES, FEWEST = 8, 4
+MOST_WORDS, FEWEST_GRADED = 8, 4
 """Different words at most that grade; rows at least in which something can be seen."""
 MOST_TOLD = 3
 """Columns of marks that are told of one by one."""
@@ -55,7 +55,7 @@ def tell_marks(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) 
     told = []
     for name in columns:
         cells = [row.get(name) for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
-        if name in mapping.values() or not is_mark(name) or len(cells) < FEWEST:
+        if name in mapping.values() or not is_mark(name) or len(cells) < FEWEST_GRADED:
             continue
         marks = [read_mark(cell) for cell in cells]
         numbers = [mark for mark in marks if mark is not None]
@@ -65,6 +65,6 @@ def tell_marks(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) 
             id = "data.sniff.marks" if weighs else "data.sniff.marks_only"
             told.append(text(id, column=shorten(name), low=low, high=high))
         words = list(dict.fromkeys(str(cell) for cell in cells))
-        if not numbers and all(isinstance(cell, str) for cell in cells) and 1 < len(words) <= GRADES:
+        if not numbers and all(isinstance(cell, str) for cell in cells) and 1 < len(words) <= MOST_WORDS:
             told.append(text("data.sniff.grades", column=shorten(name), words=", ".join(map(shorten, words))))
     return told[:MOST_TOLD]

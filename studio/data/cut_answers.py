@@ -26,7 +26,7 @@ ANSWER = "answer"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class CutAnswer:
     """A text and two places in it: what stands between them as a column of answers."""
 
     passage: str
@@ -56,7 +56,7 @@ class Cut:
             yield row
 
 
-def find_cut(columns: Sequence[str], rows: Sequence[Values]) -> Cut | None:
+def find_cut(columns: Sequence[str], rows: Sequence[Values]) -> CutAnswer | None:
     """Return which columns hold a text and the places of an answer in it; None where none do, or it stands in words.
 
     The proof lies in the values: almost all places are edges of words.
@@ -74,7 +74,7 @@ def find_cut(columns: Sequence[str], rows: Sequence[Values]) -> Cut | None:
                     if len(told) >= max(LEAST_ROWS, POINTING * len(cells)) and sum(told) >= WHOLE_WORDS * len(
                         told
                     ):
-                        return Cut(passage=passage, start=start, end=end, last=last)
+                        return CutAnswer(passage=passage, start=start, end=end, last=last)
     return None
 
 

@@ -22,7 +22,7 @@ from studio.data.chained_rows import (
     make_key,
 )
 from studio.data.columns import measure_columns
-from studio.data.cut_answers import Cut, find_cut
+from studio.data.cut_answers import CutAnswer, find_cut
 from studio.data.filled_prompts import Filled, find_filled
 from studio.data.formats.aliases import ANSWERS, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
@@ -206,7 +206,7 @@ class Threads:
 
 Reshape = (
     Lift | Annotated | Spread | Rated | Ranked | Labelled | PickedPair | Languages | Nested | Talks | Headed | Threads
-    | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered | Cut | Filled | Scored
+    | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered | CutAnswer | Filled | Scored
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")

@@ -1,6 +1,4 @@
-"""Several columns of answers to one question: all are offered, the one that was chosen is learned, the others are not
-asked about again; what only tells something of the rows is left out without a question.
-"""
+"""Several columns of answers: all are offered, one is chosen; and what is left out beside an answer, or asked about."""
 
 from __future__ import annotations
 
