@@ -162,7 +162,7 @@ def write_by_llama_cpp(library, plan: FilePlan, path: Path, weights: dict[str, t
                 kinds = {"F32": torch.float32, "F16": torch.float16}
                 file.write(weight.to(kinds[form.name]).contiguous().numpy().tobytes())
                 continue
-            rows = weight.reshape(-1, weight.shape[-1]).numpy()
+            rows = weight.reshape(-1, weight.shape[-1]).float().numpy()
             row_bytes = rows.shape[1] // form.values * form.size_bytes
             own = weights.get(tensor.name)
             packed = pack_by_llama_cpp(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from studio.core.packages import import_package
@@ -35,9 +36,18 @@ def decode(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
     """
     import torch
 
+    rows, columns, start = math.prod(tensor.shape[:-1]), tensor.shape[-1], 0
+    result = torch.empty((rows, columns), dtype=dtype)
+    for part in decode_parts(tensor):
+        result[start : start + len(part)] = part
+        start += len(part)
+    return result.reshape(tensor.shape)
+
+
+def decode_parts(tensor: GgufTensor) -> Iterator[torch.Tensor]:
+    """Yield the numbers of `tensor` as rows (rows, columns), about PART_VALUES at once: fp32, or as they are stored."""
     rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     row_bytes = columns // tensor.block_type.values * tensor.block_type.size_bytes
-    result = torch.empty((rows, columns), dtype=dtype)
     step = max(1, PART_VALUES // columns)
     with tensor.file.open("rb") as file:
         file.seek(tensor.start_bytes)
@@ -46,8 +56,7 @@ def decode(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
             block = bytearray(count * row_bytes)
             if file.readinto(block) != len(block):
                 raise OSError(f"{tensor.file.name} ends early")
-            result[start : start + count] = _open_rows(tensor, block, count, columns)
-    return result.reshape(tensor.shape)
+            yield _open_rows(tensor, block, count, columns)
 
 
 def _open_rows(tensor: GgufTensor, block: bytearray, rows: int, columns: int) -> torch.Tensor:

@@ -97,10 +97,16 @@ def build_stored(
     config: Mapping[str, Any],
     read: Callable[[str], torch.Tensor],
 ) -> torch.Tensor:
-    """Return a tensor of the file in fp32, from the folder's weights that `read` gives by name."""
+    """Return a tensor of the file from the folder's weights that `read` gives by name.
+
+    In fp32 where it is changed, as it is stored where it is not: a table of words takes gigabytes.
+    """
     import torch
 
-    weights = [read(source).float() for source in stored.sources]
+    change = family.changes.get(stored.inner)
+    weights = [read(source) for source in stored.sources]
+    if stored.part or change is not None:
+        weights = [one.float() for one in weights]
     if "{}" in _find_pattern(family, stored.inner):
         weight = torch.stack(weights)
     else:
@@ -108,7 +114,6 @@ def build_stored(
     if stored.part:
         whole = (NAMES | dict(family.names))[stored.inner].partition("#")[0]
         weight = PARTED[family.joins[whole]](weight, config)[int(stored.part)]
-    change = family.changes.get(stored.inner)
     weight = DONE[change](weight, config) if change is not None else weight
     return weight.reshape(stored.shape).contiguous()
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from studio.models.catalog import list_weights, read_header
 from studio.models.gguf.block_types import BlockType
 from studio.models.gguf.config_keys import Unsaid, list_keys
-from studio.models.gguf.decode import PART_VALUES
 from studio.models.gguf.families import FAMILIES, GgufFamily
 from studio.models.gguf.file_tensors import FileTensor, build_stored, list_stored
 from studio.models.gguf.file_writer import GgufWriter, measure_file
 from studio.models.gguf.header import refuse
-from studio.models.gguf.quantize import quantize
+from studio.models.gguf.quantize import CARD_VALUES, quantize
 from studio.models.gguf.tensor_types import BY_NAME, TypeMix, choose_types
 from studio.models.gguf.tokenizer_keys import list_tokenizer_keys
 
@@ -150,7 +149,7 @@ def pack_tensor(
     importance: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[memoryview]:
-    """Yield the bytes of a tensor in fp32, a part at a time, packed on `device`.
+    """Yield the bytes of a tensor, a part at a time, packed on `device` as far as there is room.
 
     importance: (columns,), or (experts, columns) for a tensor of as many experts.
     """
@@ -163,14 +162,13 @@ def pack_tensor(
             yield from pack_tensor(part, form, own, device)
         return
     rows = weight.reshape(-1, columns)
-    step = max(1, PART_VALUES // columns)
+    step = max(1, CARD_VALUES // columns)
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         if form.name in plain:
             packed = part.to(plain[form.name]).contiguous().view(torch.uint8)
         else:
-            counted = importance.to(device) if importance is not None else None
-            packed = quantize(part.to(device), form.name, counted).cpu()
+            packed = quantize(part, form.name, importance, device)
         yield memoryview(packed.contiguous().numpy()).cast("B")
 
 

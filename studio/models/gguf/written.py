@@ -15,7 +15,7 @@ from typing import Any
 
 from studio.core.temporary_folder import TemporaryFolder
 from studio.models.gguf.config_keys import scale_longrope
-from studio.models.gguf.decode import decode
+from studio.models.gguf.decode import decode_parts
 from studio.models.gguf.families import build_config
 from studio.models.gguf.file_tensors import build_stored
 from studio.models.gguf.header import read_header, refuse
@@ -116,16 +116,20 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _compare_weights(plan: FilePlan, path: Path) -> None:
     """Hold every tensor's numbers against those that it was packed from."""
-    import torch
-
     header = read_header(path)
     with ExitStack() as stack:
         read = open_folder(plan.folder, stack)
         for tensor in plan.tensors:
             stored = header.tensors[tensor.name]
             wanted = build_stored(plan.family, tensor, plan.config, read)
-            off = float((decode(stored, torch.float32) - wanted).square().mean().sqrt())
-            size = float(wanted.square().mean().sqrt())
+            rows = wanted.reshape(-1, wanted.shape[-1])
+            off = size = start = 0
+            for found in decode_parts(stored):
+                part = rows[start : start + len(found)].double()
+                off += float((found.double() - part).square().sum())
+                size += float(part.square().sum())
+                start += len(found)
+            off, size = math.sqrt(off / rows.numel()), math.sqrt(size / rows.numel())
             if not off <= ROUNDED[stored.block_type.name] * size + 1e-30:
                 raise refuse(
                     "packed_wrong", path.name, tensor=tensor.name, share=f"{off / max(size, 1e-30):.3g}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import xllamacpp
 from gguf import GGMLQuantizationType, quants
 
+from benchmarks.llama_library import open_library, pack_by_llama_cpp
 from studio.models.gguf.quantize import PACKED, quantize
 
+ROOT = Path(__file__).parents[3]
 FORMS = tuple(PACKED)
 
 
@@ -20,24 +22,16 @@ def open_blocks(packed: np.ndarray, name: str) -> torch.Tensor:
     return torch.from_numpy(quants.dequantize(packed, GGMLQuantizationType[name]))
 
 
-def pack_by_llama_cpp(x: torch.Tensor, name: str, importance: torch.Tensor | None) -> np.ndarray:
-    library = next(Path(xllamacpp.__file__).parent.glob("*.so"))
-    pack = ctypes.CDLL(str(library)).ggml_quantize_chunk
-    pack.restype = ctypes.c_size_t
-    pack.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-    rows, columns = x.shape
-    out = np.zeros_like(quantize(x, name).numpy())
-    values = np.ascontiguousarray(x.numpy())
-    weights = np.ascontiguousarray(importance.numpy()) if importance is not None else None
-    pack(int(GGMLQuantizationType[name]), values.ctypes.data, out.ctypes.data, 0, rows, columns,
-         weights.ctypes.data if weights is not None else None)  # fmt: skip
-    return out
+@pytest.fixture(scope="module")
+def llama_library():
+    """llama.cpp's own, in the package xllamacpp: what needs no llama.cpp can be collected and run without it."""
+    return open_library()
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("tail", ["normal", "heavy"])
 @pytest.mark.parametrize("name", FORMS)
-def test_it_loses_no_more_than_llama_cpp(name, tail, weighted):
+def test_it_loses_no_more_than_llama_cpp(name, tail, weighted, llama_library):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(48, 512, generator=generator) * 0.02
     if tail == "heavy":
@@ -48,7 +42,8 @@ def test_it_loses_no_more_than_llama_cpp(name, tail, weighted):
     def lose(packed):
         return float(((open_blocks(packed, name) - x).square() * share).sum())
 
-    ours, theirs = quantize(x, name, importance).numpy(), pack_by_llama_cpp(x, name, importance)
+    ours, counts = quantize(x, name, importance).numpy(), importance.numpy() if weighted else None
+    theirs = pack_by_llama_cpp(llama_library, x.numpy(), name, counts, ours.shape[1])
     assert ours.shape == theirs.shape
     assert lose(ours) <= 1.02**2 * lose(theirs)
     if name == "Q8_0":
@@ -79,3 +74,34 @@ def test_a_part_at_a_time_gives_the_same_bytes(monkeypatch):
     whole = quantize(x, "Q4_K")
     monkeypatch.setattr("studio.models.gguf.quantize.PART_VALUES", 4 * 512)
     assert torch.equal(quantize(x, "Q4_K"), whole)
+
+
+def test_what_a_device_has_no_room_for_the_processor_packs(monkeypatch):
+    """On this device nothing can be stored: a part is refused, smaller ones are tried, then none."""
+    x, tried = torch.randn(2**13, 512), []
+
+    def pack(values, weights, pack=PACKED["Q8_0"]):
+        tried.append((values.device.type, values.numel()))
+        if values.is_meta:
+            raise torch.OutOfMemoryError("no room")
+        return pack(values, weights)
+
+    whole = quantize(x, "Q8_0")
+    monkeypatch.setitem(PACKED, "Q8_0", pack)
+    assert torch.equal(quantize(x, "Q8_0", None, "meta"), whole)
+    refused = [count for device, count in tried if device == "meta"]
+    assert refused == [2**22, 2**22, 2**21] and len(tried) > 3
+
+
+@pytest.mark.computing
+def test_tests_for_a_card_are_found_without_llama_cpp():
+    """A machine with a card may have the studio's packages alone, and a module that is not imported is an error."""
+    collect = (
+        "import sys, pytest\nsys.modules['xllamacpp'] = None\n"
+        "sys.exit(pytest.main(['--collect-only', '-q', '-m', 'gpu', '-p', 'no:cacheprovider', 'tests/models/gguf']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", collect], cwd=ROOT, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stdout
+    assert "test_quantize_gpu.py" in done.stdout
