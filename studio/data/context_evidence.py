@@ -82,8 +82,14 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         and not any(extends(one.name, name) for name in used)
         and not repeats(one.name, used, rows)
         and not joins(one.name, read, rows)
+        and not any(_writes_out(one.name, name, rows) for name in read)
         for one in known
     )
+
+
+def _writes_out(name: str, asked: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is what is read once more, with more around it: `full_prompt` of `prompt`."""
+    return part_name(name)[-1:] == part_name(asked)[-1:] and repeats(asked, [name], rows)
 
 
 def is_noted(one: Column) -> bool:

@@ -129,3 +129,46 @@ def test_a_file_that_git_could_not_join_says_so(tmp_path):
     with pytest.raises(StudioError) as refusal:
         describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")
     assert refusal.value.why.id == "data.source.conflict"
+
+
+def compare(n, **more):
+    return {"prompt": ASKED[n], "chosen": say(n, "baker"), "rejected": say(n, "clouds"), **more}
+
+
+def test_a_context_beside_a_preference_is_read(tmp_path):
+    found = report(tmp_path, [compare(n, context=f"The harbour's book of day {n}.") for n in range(12)])
+    assert fields(found) == {} and found["rows_used"] == 12
+    assert found["mapping"]["prompt"] == "prompt" and found["mapping"]["material"] == "context"
+    alone = [compare(n) for n in range(12)]
+    alone = [{("context" if key == "prompt" else key): cell for key, cell in row.items()} for row in alone]
+    assert report(tmp_path, alone)["mapping"]["prompt"] == "context"
+
+
+def test_a_prompt_written_out_and_facts_of_a_row_are_not_asked_about(tmp_path):
+    facts = {"source": "the harbour's book", "tries": 3, "written": "on the pier, in the rain"}
+    rows = [
+        compare(n, full_prompt=f"You are a pilot.\n{ASKED[n]}\nBe brief, and friendly.", metadata=facts)
+        for n in range(12)
+    ]
+    found = report(tmp_path, rows)
+    assert (found["format"], fields(found)) == ("preference", {})
+
+
+def test_a_prompt_with_material_alone_is_not_answered_by_it(tmp_path):
+    rows = [{"prompt": one, "context": f"The harbour's book of day {n}."} for n, one in enumerate(ASKED)]
+    assert fields(report(tmp_path, rows, mapping={"prompt": "prompt"})) == {
+        "data.format": ["rl", "prompt_completion"]
+    }
+
+
+def test_what_stands_beside_intents_is_told(tmp_path):
+    path = tmp_path / "nlu.yml"
+    told = "- synonym: pier\n  examples: |\n    - quay\n    - jetty\n- regex: number\n  examples: |\n    - \\d+\n"
+    intents = "- intent: greet\n  examples: |\n    - hello\n    - hi there\n- intent: ask\n  examples: |\n    - when?\n"
+    path.write_text(f"nlu:\n{intents}{told}", encoding="utf-8")
+    found = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")
+    assert found["rows_read"] == 3
+    (note,) = found["source_notes"]
+    assert (note.id, note.values["names"]) == ("data.source.intents", "synonym pier, regex number")
+    path.write_text(f"nlu:\n{intents}", encoding="utf-8")
+    assert describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")["source_notes"] == []
