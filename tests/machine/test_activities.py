@@ -28,6 +28,10 @@ PLACES = [
         "tokenizing",
     ),
     (f"{VENV}/vllm/engine/llm_engine.py", "step", "vllm", "sampling"),
+    (f"{VENV}/vllm/model_executor/layers/linear.py", "weight_loader", "vllm", "loading"),
+    (f"{VENV}/transformers/generation/configuration_utils.py", "__init__", "transformers", "configuring"),
+    (f"{VENV}/datasets/arrow_writer.py", "write_table", "datasets", "reading_rows"),
+    ("/usr/lib/python3.12/pickle.py", "save", "", ""),
     ("/data/me/train.py", "<module>", "", ""),
     ("/data/me/llama.cpp/convert_hf_to_gguf.py", "main", "", "converting"),
 ]

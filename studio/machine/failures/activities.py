@@ -20,6 +20,10 @@ ACTIVITIES = tuple(
         ("converting", r"convert_(?:hf|lora)_to_gguf|[\\/]gguf[\\/]|save_pretrained_gguf|convert_to_gguf"),
         ("resuming", r"resume|_load_(?:from_checkpoint|optimizer|rng|scaler)|load_rng_state"),
         (
+            "reading_rows",
+            r"[\\/]datasets[\\/](?:load|builder|packaged_modules|arrow_(?:reader|writer)|table)|load_dataset|read_json",
+        ),
+        (
             "saving",
             r"(?:^|:_?)(?:save|write|export|push)_?|_save\b|save_(?:model|pretrained|checkpoint|state)",
         ),
@@ -38,10 +42,6 @@ ACTIVITIES = tuple(
         ("tokenizing", r"[\\/]tokeniz|tokenization|(?:^|:)_?tokenize|sentencepiece|batch_encode|encode_plus"),
         ("templating", r"apply_chat_template|chat_template|[\\/]jinja2[\\/]|[\\/]templates?[\\/.]"),
         ("collating", r"collat|[\\/]_utils[\\/]fetch|torch_call|data_collator"),
-        (
-            "reading_rows",
-            r"[\\/]datasets[\\/](?:load|builder|packaged_modules|arrow_reader|table)|load_dataset|read_json",
-        ),
         ("preparing_rows", r"_map_single|:map$|preprocess|_prepare_dataset|formatting_func|prepare_packed"),
         (
             "compiling",
@@ -54,11 +54,14 @@ ACTIVITIES = tuple(
         ("optimizing", r"[\\/]optim(?:izers?)?[\\/]|optimizer|add_param_group|lr_scheduler|clip_grad"),
         ("differentiating", r"backward|[\\/]autograd[\\/]"),
         ("losing", r"compute_loss|loss_function|[\\/]loss|cross_entropy|_loss\b"),
-        ("sampling", r"generat|[\\/]vllm[\\/]|rollout|sampl|llm_engine"),
+        (
+            "sampling",
+            r"[:/_]generate|generation[\\/](?!config)|rollout|llm_engine|[\\/]vllm[\\/](?:entrypoints|outputs|.*sampl)",
+        ),
         (
             "loading",
             r"from_pretrained|load_(?:model|state_dict|weights|checkpoint)|modeling_utils|model_loader|"
-            r"_load_pretrained_model|checkpoint|safetensors|[\\/]serialization",
+            r"_load_pretrained_model|weight_loader|checkpoint|safetensors|[\\/]serialization",
         ),
         ("configuring", r"config|hparams|pars(?:e|er|ing)|argument|(?<!_)validat|schema"),
         ("evaluating", r"evaluat|compute_metrics|prediction_step"),
@@ -89,7 +92,9 @@ def read_activity(reading: Reading) -> tuple[str, str]:
         return "", _logged_activity(reading)
     package = next((name for name in raised.packages if name not in EVERYWHERE), "")
     known = package if package in LIBRARIES or package in KNOWN else ""
-    for frame in list(reversed(raised.frames))[:INNERMOST]:
+    # Python's own files only serve: `pickle` and `codecs` save and write whatever was being done.
+    telling = [frame for frame in reversed(raised.frames) if frame.package != "python"]
+    for frame in telling[:INNERMOST]:
         told = _place(frame)
         for name, pattern in ACTIVITIES:
             # A program's own file is run, not imported.

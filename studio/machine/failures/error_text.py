@@ -277,7 +277,8 @@ class Reading:
                 block, frames, linked = len(found) - 1, [], False
             elif not bare.strip() or "%|" in bare:
                 left = left if found and left == MESSAGE_LINES and not found[-1].message else 0
-                source_next = False
+                # Pages put an empty line between a place and its line of code.
+                source_next = source_next and not bare.strip()
             elif left:
                 left -= 1
                 block = len(found) - 1

@@ -1,4 +1,4 @@
-"""Reads which name is not defined: a package's own, another package's that it imports only where it can, a program's."""
+"""Reads which name is not defined: a package's own, one that it imports only where it can, or a program's."""
 
 from __future__ import annotations
 

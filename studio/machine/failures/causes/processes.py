@@ -20,6 +20,7 @@ CHILD = re.compile(
 ENDED = re.compile(
     r"(?:\bexits? with return code|\b(?:[Pp]rocess|[Ww]orker|[Cc]ommand|[Jj]ob|[Ss]ubprocess|pid)\b[^\n]{0,120}"
     r"(?:exited with (?:exit |return )?(?:code|status)|terminated with exit code))(?: =|:)? ?(?:[1-9]\d{0,2}|-6)\s*$|"
+    r"^[\w./\\-]{1,200}\.py FAILED\s*$|"
     r"\b[Cc]ommand '[^\n]{1,2000}' failed with exit (?:status )?(?:code )?'?[1-9]\d{0,2}'?",
     re.MULTILINE,
 )
