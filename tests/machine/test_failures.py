@@ -254,3 +254,8 @@ def test_it_works_when_nothing_is_installed():
         [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "gpu_memory", done.stderr
+
+
+def test_a_number_that_was_not_shown_leaves_no_gap_in_the_words():
+    found = diagnose("ValueError: invalid literal for int() with base 10:")
+    assert found.id == "text_for_number" and "{" not in load_catalogue("en").say(found.what)

@@ -12,7 +12,11 @@ FAILURES = (
     ),
     Failure(
         "nccl_one_card",
-        said(r"Duplicate GPU detected", r"ncclInvalidUsage"),
+        said(
+            r"Duplicate GPU detected(?:[^\n]*\n){1,20}?[^\n]*NCCL error: invalid usage",
+            r"Duplicate GPU detected",
+            r"ncclInvalidUsage",
+        ),
         (Remedy("one_rank_a_card"),),
         code="D60",
     ),

@@ -57,6 +57,12 @@ def _reader(kinds: tuple[str, ...], pattern: re.Pattern[str]) -> Callable[[Readi
     return read
 
 
+def _read_number(reading: Reading) -> Values:
+    """A text where a number is wanted; an empty one shows nothing, nor does a message that was cut."""
+    found = _reader(("ValueError",), NUMBER)(reading)
+    return None if found is None else {"says": "…"} | found
+
+
 def _read_kinds(reading: Reading) -> Values:
     """Two values of kinds that do not go together."""
     found = _reader(("TypeError",), KINDS)(reading)
@@ -143,7 +149,7 @@ FAILURES = (
         None,
         (Remedy("number_in_place"), Remedy("print_row")),
         code="V78",
-        reader=_reader(("ValueError",), NUMBER),
+        reader=_read_number,
         last_resort=True,
     ),
     Failure(
