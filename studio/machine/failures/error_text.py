@@ -172,7 +172,7 @@ class Raised:
     def on_purpose(self) -> bool:
         """Whether a line of Python raised it with words of its own, which are then meant for a person."""
         # An assertion has words only where somebody wrote them.
-        told = self.type == "AssertionError" and not self.message.startswith("assert ")
+        told = self.type == "AssertionError" and not self.message.startswith(("assert ", "assert("))
         raising = told or self.source.lstrip("-> 0123456789").startswith("raise ")
         return raising and len(self.message.split()) >= FEW_WORDS
 
@@ -267,7 +267,7 @@ class Reading:
                 frames, linked, ignored, left, source_next = [], False, False, MESSAGE_LINES, False
                 block = len(found) - 1
                 # What was asserted says what was wrong: the exception itself has no words.
-                if kind == "AssertionError" and not message and source.startswith("assert "):
+                if kind == "AssertionError" and not message and source.startswith(("assert ", "assert(")):
                     found[-1] = replace(found[-1], message=source)
                     self._blocks[source_line], left = block, 0
                     asserted.add(source_line)
