@@ -184,3 +184,15 @@ def test_an_object_of_questions_is_rows_in_scripts_without_spaces_and_many_keys_
     path.write_text(json.dumps({f"k{n}": f"The keeper of light {n} wrote a letter." for n in range(2500)}))
     found = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")  # took minutes
     assert len(fields(found)["data.mapping.prompt"]) == 200
+
+
+def test_mails_under_their_subjects_ask_whether_the_subject_is_read(tmp_path):
+    rows = [
+        {
+            "id": n,
+            "subject": f"Boat {n}",
+            "body": f"Hello, boat {n} waits at the pier, {say(n, 'baker')} Please come.",
+        }
+        for n in range(12)
+    ]
+    assert fields(report(tmp_path, rows)) == {"data.format": ["text", "prompt_completion"]}
