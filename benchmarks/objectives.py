@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,16 +184,26 @@ def measure_ours(
     if case.sampled:
         recipe["sampling"] = {"group_size": case.group_size, "answer_tokens": case.answer}
         recipe["rewards"] = [{"name": f"file:{scratch / 'reward.py'}", "insist": True}]
+    return run_recipe(recipe, scratch, options.workspace, limit_s, lambda run: read_run(case, run))
+
+
+def run_recipe(
+    recipe: dict[str, Any],
+    scratch: Path,
+    workspace: Path,
+    limit_s: float,
+    read: Callable[[Path], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Run a recipe by `launch.py train`; return one line, what `read` makes of its folder or why it did not finish."""
     path = scratch / "recipe.json"
     path.write_text(json.dumps(recipe, indent=1), encoding="utf-8")
-    workspace = options.workspace or scratch / "workspace"
     words = [sys.executable, str(ROOT / "launch.py"), "--here", "train", str(path), "--json"]
     said = run_limited([*words, "--workspace", str(workspace)], limit_s, scratch / "ours.log")
     last = (said.strip().splitlines() or ["{}"])[-1].removeprefix(LINE)
     answer = json.loads(last) if last.startswith("{") else {"error": last}
     if answer.get("state") != "finished":
         return [{"error": json.dumps(answer.get("diagnosis") or answer.get("error") or answer)[-600:]}]
-    return [read_run(case, workspace / "runs" / answer["run"])]
+    return [read(workspace / "runs" / answer["run"])]
 
 
 def read_run(case: Case, run: Path) -> dict[str, Any]:
@@ -251,8 +261,12 @@ def measure_trl(
         "answer_tokens": case.answer,
         "reward": str(scratch / "reward.py"),
     }
+    return run_trl(order, limit_s, scratch / "trl.log")
+
+
+def run_trl(order: dict[str, Any], limit_s: float, log: Path) -> list[dict[str, Any]]:
+    """Carry out an order of trl_trainers.py and return its lines, one at least."""
     words = [sys.executable, "-P", str(ROOT / "benchmarks" / "trl_trainers.py"), json.dumps(order)]
-    log = scratch / "trl.log"
     said = run_limited(words, limit_s, log)
     lines = [json.loads(line.removeprefix(LINE)) for line in said.splitlines() if line.startswith(LINE)]
     return lines or [{"error": log.read_text(encoding="utf-8", errors="replace")[-400:]}]

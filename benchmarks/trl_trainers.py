@@ -86,6 +86,9 @@ def measure(order: dict[str, Any]) -> None:
     clock = make_clock(trainer, ways, cuda)
     trainer.add_callback(clock)
     trainer.train()
+    if "result" in order:
+        trainer.save_model(order["result"])
+        print(LINE + json.dumps({"curve": clock.logs}), flush=True)
 
 
 def load(objective: str, folder: str, settings: dict[str, Any]) -> Any:
@@ -217,7 +220,7 @@ def make_clock(trainer: Any, ways: list[tuple[str, int, int]], cuda: bool) -> An
                 self.prepare()
 
         def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
-            self.logs.append(logs)
+            self.logs.append({name: one for name, one in logs.items() if isinstance(one, int | float)})
 
         def tell(self, way: str) -> None:
             """Print what a way took."""
@@ -232,9 +235,7 @@ def make_clock(trainer: Any, ways: list[tuple[str, int, int]], cuda: bool) -> An
                 line |= {"generating_s": round(generating_s, 4)}
                 line |= {"updating_s": round(line["step_s"] - generating_s, 4)}
             if self.logs:
-                line["first"] = {
-                    name: one for name, one in self.logs[0].items() if isinstance(one, int | float)
-                }
+                line["first"] = self.logs[0]
             print(LINE + json.dumps(line), flush=True)
 
     return Clock()

@@ -19,4 +19,4 @@ def find_share(found: Tensor, expected: Tensor, freedom: int | None = None) -> f
     found, expected = found[possible].double(), expected[possible].double()
     statistic = ((found - expected).square() / expected).sum()
     freedom = len(expected) - 1 if freedom is None else freedom
-    return float(torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), statistic / 2))
+    return float(torch.special.gammaincc(statistic.new_tensor(freedom / 2), statistic / 2))

@@ -59,6 +59,8 @@ def explain(options: argparse.Namespace, workspace: object, console: Console) ->
         console.note(text("explain.long", head=HEAD_BYTES // 1024, tail=TAIL_BYTES // 1024))
     answer = explain_words(words, console.catalogue)
     lines = [answer["what"], answer["why"], *(f"  - {fix}" for fix in answer["fixes"])]
+    if answer["where"]:
+        lines.insert(2, answer["where"])
     named = answer["why"]
     if answer["other"]:
         other = answer["other"]

@@ -44,6 +44,9 @@ class Fast:
                 found.discard("grouped_matmul")
             if not any(has_delta_rule(mixer.module) for mixer in self.decoder.spec.mixers):
                 found.discard("gated_delta")
+            groups = (group for layer in self.decoder.layers for group in layer.groups)
+            if all(group.magnitudes is None for group in groups):
+                found.discard("magnitudes")
             ours = any(kernel.packed.name == "triton" for kernel in self.decoder.attentions)
             return (
                 found if ours else found - {"flash"}

@@ -91,7 +91,7 @@ def answer(process) -> dict:
 @pytest.mark.computing
 def test_a_piped_text_and_a_file_in_both_languages(ask, tmp_path, checkout):
     piped = answer(ask("--json", text=OUT_OF_MEMORY.encode()))
-    assert piped.keys() == {"id", "code", "what", "why", "fixes", "line", "other", "tell", "doubt"}
+    assert piped.keys() == {"id", "code", "what", "why", "where", "fixes", "line", "other", "tell", "doubt"}
     assert (piped["id"], piped["code"], piped["line"]) == ("gpu_memory", "M1", OUT_OF_MEMORY.strip())
     log = tmp_path / "a log.txt"
     log.write_text(GERMAN, encoding="utf-8")

@@ -24,8 +24,8 @@ from studio.core.events import (
     Warned,
 )
 from studio.core.recipe import change_recipe
-from studio.engine import decoder_step
 from studio.engine import oom_fallback as ladder
+from studio.engine import token_stream
 from studio.engine import train_step as step
 from studio.engine.run_folder import create_run
 from studio.models.decoder.decoder import Decoder
@@ -174,7 +174,7 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
     for kernel in list_kernels().values():
         kernel.device_caches.clear()
     lengths, counts, replays = set(), {}, note_replays(monkeypatch)
-    real_collate, real_join = step.collate, decoder_step.join
+    real_collate, real_join = step.collate, token_stream.join
 
     def collate(*arguments):
         batch = real_collate(*arguments)
@@ -194,7 +194,7 @@ def test_nothing_compiles_after_the_warm_up_and_rows_are_padded_to_64(go, tmp_pa
             counts["optimizer"] = count_variants()
 
     monkeypatch.setattr(step, "collate", collate)
-    monkeypatch.setattr(decoder_step, "join", join)
+    monkeypatch.setattr(token_stream, "join", join)
     changes = {
         "data.source": str(write_lengths(tmp_path / "lengths.jsonl")),
         "data.max_length": 200,

@@ -93,6 +93,7 @@ SAID = {
 BLANKS = dict.fromkeys(
     (
         "about",
+        "thing",
         "line",
         "module",
         "layer",

@@ -166,7 +166,9 @@ class Raised:
     @property
     def on_purpose(self) -> bool:
         """Whether a line of Python raised it with words of its own, which are then meant for a person."""
-        raising = self.source.lstrip("-> 0123456789").startswith("raise ")
+        # An assertion has words only where somebody wrote them.
+        told = self.type == "AssertionError" and not self.message.startswith("assert ")
+        raising = told or self.source.lstrip("-> 0123456789").startswith("raise ")
         return raising and len(self.message.split()) >= FEW_WORDS
 
     @property

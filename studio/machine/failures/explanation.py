@@ -10,6 +10,7 @@ from typing import Any
 from studio.core.events import Diagnosis, Fix
 from studio.core.i18n import Catalogue, text
 from studio.machine import failures
+from studio.machine.failures.activities import read_activity
 from studio.machine.failures.diagnosis import TELLING, clean
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Remedy
@@ -25,10 +26,11 @@ was left of, 7 of 38 with it were wrong and none of 42 without it."""
 
 
 def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
-    """Return {id, code, what, why, fixes, line, other, tell, doubt} of a text, in words, without secrets.
+    """Return {id, code, what, why, where, fixes, line, other, tell, doubt} of a text, in words, without secrets.
 
     `line` is the one that it was known by, or the one to search for; `other` is the second cause (None where there is
-    none in sight), and `tell` the command that tells them apart; `doubt` says why a single cause is not certain.
+    none in sight), and `tell` the command that tells them apart; `doubt` says why a single cause is not certain;
+    `where` says which package raised it while it did what, where the cause itself is not certain.
     """
     verdict = failures.weigh_text(words)
     first = verdict.first if verdict else None
@@ -36,6 +38,8 @@ def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
     answer = _spoken(diagnosis, first.entry.remedies if first else (), catalogue)
     line = diagnosis.why.values.get("line") or diagnosis.why.values.get("words", "")
     answer |= {"line": str(first.values["line"] if first else line), "other": None, "tell": "", "doubt": ""}
+    unsure = verdict is None or verdict.second or verdict.doubt or verdict.first.entry.last_resort
+    answer["where"] = _tell_where(words, catalogue) if unsure and diagnosis.id != "harmless" else ""
     if verdict and verdict.second:
         second = verdict.second
         answer["other"] = _spoken(
@@ -49,6 +53,18 @@ def explain_words(words: str, catalogue: Catalogue) -> dict[str, Any]:
     elif first and REASONS.search(catalogue.words.get(f"failure.{first.entry.id}.why", "")):
         answer["doubt"] = catalogue.say(text("explain.likely"))
     return redact(answer)
+
+
+def _tell_where(words: str, catalogue: Catalogue) -> str:
+    """Return in which package an error came up and what was being done; "" where the text does not tell."""
+    package, doing = read_activity(Reading(clean(words)))
+    if not doing:
+        return ""
+    done = text(f"explain.doing.{doing}")
+    where = (
+        text("explain.where", package=package, doing=done) if package else text("explain.while", doing=done)
+    )
+    return catalogue.say(where)
 
 
 def _spoken(diagnosis: Diagnosis, remedies: Sequence[Remedy], catalogue: Catalogue) -> dict[str, Any]:

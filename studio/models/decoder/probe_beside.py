@@ -23,9 +23,11 @@ class BesideRows:
         if spec.layer_input is not None:
             self.leaves["layer input"] = self.given[LAYER_INPUT] = _open(given[LAYER_INPUT])
         if spec.source is not None:
-            keys, values = map(_open, given[LENT][kind])
+            # Up to transformers 5.17 Gemma 3n finds them by the lending layer's number, all others by its kind.
+            by = kind if kind in given[LENT] else spec.source
+            keys, values = map(_open, given[LENT][by])
             self.leaves |= {"keys": keys, "values": values}
-            self.given[LENT] = {kind: (keys, values)}
+            self.given[LENT] = {by: (keys, values)}
 
     def cut(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return gradients of the leaves as our rows."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from studio_kernels.attention import Documents
 from studio_kernels.attention_backends import MATH, TRITON
 from studio_kernels.dispatch import bind
 
@@ -70,7 +71,7 @@ def test_capped_attention_is_recorded_and_played():
         loss = graphed.add_gradients(ids, lengths, picks, ids[picks + 1], size=256, scale=scale).sum().item()
         composed.store.clear_gradients()
         composed.note_change()
-        rows = composed.make_rows(module.Documents.of(lengths, "cuda"))
+        rows = composed.make_rows(Documents.of(lengths, "cuda"))
         tokens, places = torch.from_numpy(ids).cuda(), torch.from_numpy(picks).cuda()
         expected = composed.add_gradients(tokens, rows, places, tokens[places + 1], scale).sum().item()
         assert loss == pytest.approx(expected, rel=0.02)

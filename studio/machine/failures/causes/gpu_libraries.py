@@ -188,6 +188,13 @@ FAILURES = (
         unless=said(r"BNB_(?:CUDA|ROCM)_VERSION=\d", r"unintended,? set the BNB_"),
     ),
     Failure(
+        # Windows' libraries end in .dll: what names a .so there was made for Linux alone.
+        "bitsandbytes_linux",
+        said(r"^(?:bin )?[A-Za-z]:\\[^\n]{1,240}libbitsandbytes_\w+\.so\b"),
+        (Remedy("newer_bitsandbytes"), NO_BITSANDBYTES),
+        code="B8",
+    ),
+    Failure(
         "bitsandbytes_absent",
         said(
             r"No module named '?bitsandbytes(?:'|\s*$)",

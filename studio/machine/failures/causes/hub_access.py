@@ -67,7 +67,7 @@ FAILURES = (
     Failure(
         "adapter_missing",
         said(
-            r"Can't find 'adapter_config\.json' at",
+            r"Can't find 'adapter_config\.json' at|No adapter found for [/\\\w]",
             r"Can't find weights for \S+ in|adapter_model\.(?:safetensors|bin)[^\n]{0,60}(?:not found|No such)",
         ),
         (Remedy("adapter_folder"),),

@@ -38,6 +38,29 @@ def _read_table(reading: Reading) -> Mapping[str, str] | None:
     return {"kind": "DataFrame"} if loaded and raised.packages[:1] == ("pandas",) else None
 
 
+QUANTISERS = {
+    "bitsandbytes": r"Params4bit|Int8Params|Linear4bit|Linear8bitLt|QuantState",
+    "quanto": r"Q(?:Bytes|Bits)Tensor|Weight(?:QBytes|QBits)Tensor|QLinear|QModuleMixin",
+    "torchao": r"AffineQuantizedTensor|TorchaoLoraLinear|LinearActivationQuantizedTensor|NF4Tensor",
+    "gptqmodel": r"\w*QuantLinear",
+    "autoawq": r"WQLinear\w*",
+    "hqq": r"HQQLinear\w*",
+    "compressed-tensors": r"CompressedLinear",
+}
+"""Classes of weights, by the package that quantises so."""
+
+
+def _read_two_quantisers(reading: Reading) -> Mapping[str, str] | None:
+    """A message that names quantised weights of two packages: what one of them made, the other one was given."""
+    raised = reading.last
+    if raised is None or raised.wraps:
+        return None
+    said_of = [
+        name for name, classes in QUANTISERS.items() if re.search(rf"\b(?:{classes})\b", raised.message)
+    ]
+    return {"packages": " ".join(said_of)} if len(said_of) > 1 else None
+
+
 FAILURES = (
     Failure(
         "listed_refused",
@@ -92,6 +115,7 @@ FAILURES = (
         said(r"[Qq]uantization only supports 16/32-bit floats, but got torch\.u?int8"),
         (Remedy("load_as_saved"), Remedy("upgrade_transformers_bnb")),
         code="D196",
+        reader=_read_two_quantisers,
     ),
     Failure(
         "template_broken",

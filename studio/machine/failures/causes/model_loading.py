@@ -63,7 +63,7 @@ FAILURES = (
             # A rule of a newer family: Llama 3.1 needs transformers 4.43.
             r"`?rope_scaling`? must (?:be a dictionary with|contain keys)",
             r"Unrecognized keys in `?rope_scaling",
-            r"Model architecture \S+ is not supported",
+            r"Model architecture \S+ is not supported|No module named 'transformers\.models\.[\w-]+'",
         ),
         (Remedy("upgrade_transformers"), Remedy("other_model")),
         code="D50",

@@ -106,6 +106,6 @@ FAILURES = (
         (Remedy("merge_to_serve"), Remedy("newer_vllm")),
         code="R58",
         reader=_read_served_adapter,
-        unless=said(r"max_lora_rank"),
+        unless=said(r"max_lora_rank|No adapter found for"),
     ),
 )

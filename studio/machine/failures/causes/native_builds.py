@@ -89,6 +89,15 @@ FAILURES = (
         code="K23",
     ),
     Failure(
+        "host_compiler",
+        said(
+            r"Host compiler targets unsupported OS",
+            r"nvcc fatal[^\n]{0,4}: nvcc cannot find a supported version of",
+        ),
+        (Remedy("compile_with_cl"), PREBUILT),
+        code="K101",
+    ),
+    Failure(
         "cuda_toolset",
         said(r"No CUDA toolset found"),
         (Remedy("cuda_after_vs"), PREBUILT),

@@ -81,7 +81,17 @@ FAILURES = (
         ),
         (Remedy("log_in"), LOCAL_MODEL),
         code="N10",
-        unless=said(r"for url: https://[\w.-]*(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\."),
+        unless=said(
+            r"for url: https://[\w.-]*(?:amazonaws|cloudfront|cdn-lfs[\w-]*|xethub)\.",
+            r"awaiting response\.\.\. 40[13]\b",
+        ),
+    ),
+    Failure(
+        # As wget says it, which asks for one address, without any account.
+        "server_refused",
+        said(r"awaiting response\.\.\. 40[13]\b[^\n]{0,40}"),
+        (Remedy("new_link"), LOCAL_MODEL),
+        code="N63",
     ),
     Failure(
         "certificate",

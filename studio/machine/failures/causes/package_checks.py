@@ -19,7 +19,7 @@ Values = Mapping[str, object] | None
 LOGGER = re.compile(
     r"^\W*(?:\(\w[^)\n]{0,40}\) ?)?(?:\[[^\]\n]{1,80}\] ?|\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]+ "
     r"?)*(?:\(\w[^)\n]{0,40}\) ?)?"
-    r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?",
+    r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[]: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?",
 )
 """What stands before the words of a log's line: the process, the time, the level, the place in the code."""
 FAILED = re.compile(

@@ -13,6 +13,7 @@ from studio.machine.failures.code_places import MODEL_CODE
 from studio.machine.failures.conditions import read_condition
 from studio.machine.failures.error_text import FEW_WORDS, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
+from studio.machine.failures.fields import thing_of
 from studio.machine.failures.key_errors import read_bare_key, read_package_key
 from studio.machine.failures.messages import OF_VALUES, first_line, read_message, sentence_with
 from studio.machine.failures.package_frames import LONGEST, breaking_package, read_inside
@@ -38,6 +39,8 @@ SLIP = re.compile(
     r"argument of type '\w*(?:Error|Exception)' is not iterable|exceptions must derive from BaseException"
 )
 """What nobody means to write: a mistake in the program code that looks at an error."""
+OBJECT = re.compile(r"<module '[\w.]+' from |<bound method |<built-in (?:function|method) ")
+"""A piece of Python where a message means to show a name or a number: the code handed over the wrong thing."""
 CALLERS = frozenset(
     "datasets trl transformers accelerate torch peft gradio unsloth unsloth_zoo vllm pandas".split()
 )
@@ -82,7 +85,8 @@ def _read_report(reading: Reading) -> Values:
 def _read_slip(reading: Reading) -> Values:
     """A mistake in a package's own program code."""
     raised = reading.last
-    if raised is None or not raised.frames or not SLIP.search(raised.message):
+    shown = raised is not None and raised.on_purpose and OBJECT.search(raised.message)
+    if raised is None or not raised.frames or not (SLIP.search(raised.message) or shown):
         return None
     package = next((name for name in raised.packages if name in LIBRARIES or name in KNOWN), "")
     return {"says": raised.message.partition("\n")[0], "package": pip_name(package)} if package else None
@@ -127,6 +131,16 @@ def _read_named_none(reading: Reading) -> Values:
     names += ITERATED.findall(raised.source) if "not iterable" in raised.message else []
     names = [name for name in dict.fromkeys(names) if "." in name or len(name) > 2]
     return {"name": names[0], "says": raised.source} if len(names) == 1 else None
+
+
+def _read_none_thing(reading: Reading) -> Values:
+    """A value that was never made or found, and what it would have been, by what was asked of it."""
+    found, raised = _read_none(reading), reading.last
+    lacks = re.search(r"has no attribute '(?P<name>\w+)'", raised.message) if raised is not None else None
+    thing = thing_of(lacks["name"]) if lacks else ""
+    if found is None or lacks is None or not thing:
+        return None
+    return {**found, "name": lacks["name"], "thing": text(f"failure.thing.{thing}")}
 
 
 def _read_none_inside(reading: Reading) -> Values:
@@ -340,6 +354,15 @@ FAILURES = (
         doubt=Doubt("value_handed", "own_frame"),
     ),
     Failure("value_handed", None, (Remedy("print_handed"),), code="V45"),
+    Failure(
+        "none_thing",
+        None,
+        (Remedy("find_none"), Remedy("upgrade_all")),
+        code="V90",
+        reader=_read_none_thing,
+        last_resort=True,
+        strength=0.5,
+    ),
     Failure(
         "none_value",
         None,

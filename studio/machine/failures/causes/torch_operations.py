@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from studio.machine.failures.error_text import Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
-from studio.machine.failures.package_frames import LONGEST
+from studio.machine.failures.package_frames import LONGEST, breaking_package
 from studio.machine.failures.package_names import LIBRARIES, pip_name
 from studio.machine.failures.traceback_calls import in_studio
 from studio.machine.failures.wording import REPORT
@@ -18,7 +18,7 @@ KINDS = frozenset(
 )
 OF_TENSORS = re.compile(
     r"\"\w+\" not implemented for '|\b\w+Backward\d*\b|cuda\.\w+Tensor|\b\d-?[Dd]\b|\d-dimensional|"
-    r"must be on (?:CUDA|CPU)|"
+    r"must be on (?:CUDA|CPU)|\b(?:must|should) have (?:the )?(?:same )?shapes?\b|"
     r"\baten::\w|\b[Tt]ensors?\b|\bdtype\b|\bscalar[ _]?type\b|ScalarType|\btorch\.\w+|c10::|at::|\bgrad\b|autograd",
     re.ASCII,
 )
@@ -75,6 +75,24 @@ def _reader(pattern: re.Pattern[str], *earlier: re.Pattern[str]) -> Callable[[Re
         }
 
     return read
+
+
+SEVERAL = re.compile(
+    r"Boolean value of Tensor with more than one value is ambiguous|"
+    r"only one element tensors can be converted to Python scalars|"
+    r"a Tensor with \d+ elements cannot be converted to Scalar|"
+    r"truth value of an array with more than one element is ambiguous"
+)
+
+
+def _read_several(reading: Reading) -> Values:
+    """A tensor of several values that is taken for one; `doubtful` where a package's own line does it."""
+    raised = reading.last
+    if raised is None or not SEVERAL.search(raised.message):
+        return None
+    package, caller = breaking_package(reading)
+    says = f"{raised.type}: {raised.message.partition(chr(10))[0]}"[:LONGEST]
+    return {"package": package, "caller": caller, "says": says, "doubtful": "1" if package else ""}
 
 
 def _family(id: str, code: str, reader: Callable[[Reading], Values], remedy: str) -> Failure:
@@ -142,5 +160,14 @@ FAILURES = (
     _family("operation_format", "D185", _reader(FORMAT, ABSENT, GRADIENT), "one_format"),
     _family("operation_device", "D186", _reader(DEVICE, ABSENT, GRADIENT, FORMAT), "one_device"),
     _family("operation_shape", "D187", _reader(SHAPE, ABSENT, GRADIENT, FORMAT, DEVICE), "print_shapes"),
+    Failure(
+        "several_values",
+        said(SEVERAL.pattern),
+        (Remedy("one_value"), Remedy("upgrade_all")),
+        code="R49",
+        reader=_read_several,
+        strength=0.95,
+        doubt=Doubt("inside_package", "own_frame", asked=True),
+    ),
     Failure("operation_versions", None, (Remedy("upgrade_all"),), code="V63"),
 )

@@ -290,18 +290,6 @@ FAILURES = (
         code="R48",
     ),
     Failure(
-        "several_values",
-        said(
-            r"Boolean value of Tensor with more than one value is ambiguous",
-            r"only one element tensors can be converted to Python scalars",
-            r"a Tensor with \d+ elements cannot be converted to Scalar",
-            r"truth value of an array with more than one element is ambiguous",
-        ),
-        (Remedy("one_value"), Remedy("upgrade_all")),
-        code="R49",
-        strength=0.95,
-    ),
-    Failure(
         "loss_not_scalar",
         said(r"grad can be implicitly created only for scalar outputs"),
         (Remedy("mean_loss"),),

@@ -73,7 +73,9 @@ FAILURES = (
     Failure(
         "package_missing",
         said(
-            r"No module named '?(?!pip\b|ensurepip\b|__)(?P<module>[\w.]+)",
+            # What lacks is a part of a package that is there, where the name has a point behind a known one.
+            r"No module named '?(?!pip\b|ensurepip\b|__|(?:transformers|torch|trl|peft|datasets|accelerate|vllm)\.)"
+            r"(?P<module>[\w.]+)",
             r"requires? (?:the )?`?(?P<module>[A-Za-z][\w.-]+)`? (?:library|package|to be installed|"
             r"module)[^\n]{0,60}"
             r"(?:was not found|not installed|to be installed|pip install|but)",
