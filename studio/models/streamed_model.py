@@ -17,11 +17,12 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
+from transformers.utils import logging as transformers_logging
 
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.models.catalog import list_weights, read_header
-from studio.models.load import _name, choose_attention, find_class, set_evaluation
+from studio.models.load import choose_attention, find_class, set_evaluation, set_origin
 from studio.models.rope_scaling import scale_config
 from studio.models.tokenizer import last_line
 
@@ -37,6 +38,7 @@ def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any 
     rope: how positions are stretched (rope_scaling.py). None for a model whose weights are not the folder's tensors by
     name, one for one: it has to be loaded as a whole. Raises StudioError for files that cannot be read.
     """
+    transformers_logging.disable_progress_bar()
     shapes = {name: one.shape for path in list_weights(folder) for name, one in read_header(path).items()}
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -57,7 +59,7 @@ def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any 
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         what = text("model.load", name=folder.name)
         raise StudioError(what, literal(last_line(error)), text("model.load.fix")) from error
-    _name(model, str(folder))
+    set_origin(model, str(folder))
     set_evaluation(model)
     held = dict(model.named_parameters())
     stored = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
