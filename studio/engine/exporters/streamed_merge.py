@@ -92,10 +92,11 @@ def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Finger
     if job.record.adapter:
         read = read_nf4(model, read) if job.plan.quantization.value == "nf4" else read
         tuned = load_adapter(model, artifact)
-        job.begin(text("export.phase.merge"))
         refuse_shared(tuned)
         read = read_merged(model, read)
-    job.begin(text("export.phase.write"))
+    job.begin(
+        text("export.phase.merge" if job.record.adapter else "export.phase.write")
+    )  # each weight is both
     sums: dict[str, tuple[torch.dtype, bytes]] = {}
 
     def round_all() -> Iterator[torch.Tensor]:
