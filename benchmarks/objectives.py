@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,14 @@ LONGEST = 2048
 FAR = 1_000_000
 """Steps between checkpoints and looks at held-out rows: none."""
 MIB = 2**20
+HOLD = """
+import sys, torch
+rest = torch.cuda.mem_get_info(0)[0] - int(float(sys.argv[1]) * 2**30)
+held = torch.empty(rest, dtype=torch.uint8, device="cuda:0")
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""Holds all of a card but so many GiB until its input ends."""
 FIRST = ("loss", "logps/chosen", "reward", "completions/mean_length", "accuracy")
 """What is told of the first step."""
 REWARD = """
@@ -72,6 +82,8 @@ class Case:
     group_size: int = 0
     must: float = 0.0
     """Least ratio of trl's time to ours."""
+    free_gib: float = 0.0
+    """What of the card is left to ours, as on a smaller one; 0: all."""
     peers: bool = True
 
     @property
@@ -96,6 +108,23 @@ CASES = (
     Case(name="reward.lora", must=2.3, **PAIRS | {"objective": "reward"}),
     Case(name="grpo.small", shape=SMALL, must=8.0, **GROUPS),
     Case(name="kto.small", must=6.0, **PAIRS | {"objective": "kto", "shape": SMALL, "rows": 4}),
+    # What a card of 24 GB must do, and 20,000 tokens in 32: everything else of the card is held meanwhile.
+    Case(
+        name="grpo.24gb",
+        shape=BIG,
+        bits=4,
+        peers=False,
+        free_gib=23.5,
+        **GROUPS | {"rows": 1, "prompt": 512, "answer": 1024, "steps": 2},
+    ),
+    Case(
+        name="grpo.long",
+        shape=BIG,
+        bits=4,
+        peers=False,
+        free_gib=32.0,
+        **GROUPS | {"rows": 1, "answer": 19_744, "warm": 0, "steps": 1},
+    ),
     # What pairs may need: the same packed tokens, learned as they are, and 5 % more.
     Case(name="sft.lora", peers=False, **PAIRS | {"objective": "sft", "prompt": 511, "answer": 514}),
 )
@@ -103,7 +132,13 @@ CASES = (
 
 def make_tiny(case: Case) -> Case:
     """Return the case for a try on a processor."""
-    sizes: dict[str, Any] = {"prompt": 24, "answer": 16, "warm": 1, "steps": 2}
+    sizes: dict[str, Any] = {
+        "prompt": 24,
+        "answer": 16,
+        "warm": min(1, case.warm),
+        "steps": 2,
+        "free_gib": 0.0,
+    }
     return dataclasses.replace(
         case, shape="tiny", **sizes | ({"group_size": 4, "rows": 2} if case.sampled else {})
     )
@@ -165,7 +200,7 @@ def measure_ours(
         "data": {
             "source": str(scratch / "ours.jsonl"),
             "validation_share": 0.0,
-            "max_length": LONGEST,
+            "max_length": max(LONGEST, case.prompt + case.answer),
         },
         "adapter": {"rank": RANK, "alpha": ALPHA},
         "optim": {
@@ -211,8 +246,9 @@ def read_run(case: Case, run: Path) -> dict[str, Any]:
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     events = [json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [event for event in events if event["kind"] == "step_logged"]
-    times_s = [after["time_s"] - before["time_s"] for before, after in zip(steps, steps[1:], strict=False)]
-    counted_s = times_s[case.warm - 1 :]
+    (begun,) = [one for one in events if one["kind"] == "phase_started" and one["phase"] == "train"]
+    ends_s = [begun["time_s"], *(step["time_s"] for step in steps)]
+    counted_s = [after - before for before, after in pairwise(ends_s)][case.warm :]
     (planned,) = [event for event in events if event["kind"] == "run_planned"][:1]
     line: dict[str, Any] = {
         "times_s": [round(one, 4) for one in counted_s],
@@ -334,7 +370,11 @@ def measure(
             if limit_s < options.least_s or stack == "trl" and not case.peers:
                 continue
             begun_s = time.monotonic()
-            lines = STACKS[stack](case, folder, scratch, options, limit_s)
+            try:
+                with holding(case.free_gib):
+                    lines = STACKS[stack](case, folder, scratch, options, limit_s)
+            except RuntimeError as error:  # the others go on
+                lines = [{"error": str(error)}]
             wall_s = round(time.monotonic() - begun_s, 1)
             found[stack] = lines
             for line in lines:
@@ -345,10 +385,30 @@ def measure(
                     line["first"] = {name: one for name, one in line["first"].items() if name in FIRST}
                 yield {"case": case.name, "stack": stack, "wall_s": wall_s, **line}
             keep_log(scratch / f"{stack}.log", case, stack, options)
+        if case.free_gib and "ours" in found:
+            yield {"case": case.name, "stack": "memory", "free_gib": case.free_gib,
+                   "holds": all("error" not in line for line in found["ours"])}  # fmt: skip
         if case.peers and len(found) > 1:
             yield {"case": case.name, "stack": "ratio", **compare(case, found)}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def holding(free_gib: float) -> Iterator[None]:
+    """Leave `free_gib` of the first card free inside, 0: all. Raises RuntimeError where it has not so much."""
+    if not free_gib:
+        yield
+        return
+    words = [sys.executable, "-c", HOLD, str(free_gib)]
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+    try:
+        if holder.stdout.readline().strip() != "held":
+            raise RuntimeError(f"the card has no {free_gib} GiB free")
+        yield
+    finally:
+        holder.kill()
+        holder.wait()
 
 
 def keep_log(log: Path, case: Case, stack: str, options: argparse.Namespace) -> None:

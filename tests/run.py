@@ -29,6 +29,8 @@ NICENESS = 10
 """Of the patient tests: a tenth of a processor that others want too, all of one that nobody wants."""
 PATIENCE_S = 1800
 """What a patient test may take: up to 50 s of a processor, of which a tenth may be left."""
+ALONE_S = 900
+"""What a slow or a long test may take: up to 130 s on two quiet cores, which others use too."""
 NO_TEST = 5
 """pytest's word for arguments that chose no test of a set."""
 SETS = {
@@ -75,11 +77,12 @@ def run(words: list[str], report: Path) -> int:
     if everything:
         alone = ("-p", "no:cacheprovider")
         patient = test("patient", *shared, *alone, "-o", f"timeout={PATIENCE_S}")
+        slow, long = (test(name, "-o", f"timeout={ALONE_S}") for name in ("slow", "long"))
         with (
             beside("patient tests", patient, output) as computes,
-            beside("long tests", test("long", *alone), output) as waits,
+            beside("long tests", [*long, *alone], output) as waits,
         ):
-            answers["slow tests"] = finish(*start("slow tests", test("slow"), output))
+            answers["slow tests"] = finish(*start("slow tests", slow, output))
             answers["long tests"] = finish(*waits)
             answers["patient tests"] = finish(*computes)
     tests = [answer["code"] for name, answer in answers.items() if name.endswith("tests")]

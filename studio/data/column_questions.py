@@ -16,7 +16,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, is_asking, shorten, show_names
 from studio.data.formats.column_names import part_name, simplify
-from studio.data.formats.context import TECHNICAL
+from studio.data.formats.context import REMARKS, TECHNICAL, is_material
 from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
@@ -114,6 +114,10 @@ def ask_columns(
     if "completion" not in chosen:
         asked.append(ask_choice("completion", "data.ask.completion", answers))
     asked = [one for one in asked if one.choices]
+    read = [name for name in beside if is_material(name) and not REMARKS & {*part_name(name)}]
+    if chosen.get("prompt") and len(asked) == 1 and {*asked[0].choices} <= {*read}:
+        # What is read with a prompt does not answer it.
+        return (ask_format(text("data.ask.open", column=shorten(question)), ("rl", "prompt_completion")),)
     if len(asked) == 2 and len({*asked[0].choices, *asked[1].choices}) == 1:
         raise _refuse_open(question)  # nothing answers what nothing asks
     if not asked and question:

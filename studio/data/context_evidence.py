@@ -39,7 +39,7 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates
+from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates, lists_key_words
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
@@ -82,8 +82,14 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         and not any(extends(one.name, name) for name in used)
         and not repeats(one.name, used, rows)
         and not joins(one.name, read, rows)
+        and not any(_writes_out(one.name, name, rows) for name in read)
         for one in known
     )
+
+
+def _writes_out(name: str, asked: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column is what is read once more, with more around it: `full_prompt` of `prompt`."""
+    return part_name(name)[-1:] == part_name(asked)[-1:] and repeats(asked, [name], rows)
 
 
 def is_noted(one: Column) -> bool:
@@ -112,6 +118,10 @@ def weigh_material(
         left = [one for one in rest if annotates(one.name, talk, rows) or joins(one.name, used, rows)]
         if talk and are_answered(talk, rows):
             left += [one for one in rest if _is_checked(one)]
+        if learned in known and known[learned].is_prose:
+            left += [
+                one for one in rest if lists_key_words(one, rows)
+            ]  # found in the answer, or the question
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None

@@ -38,6 +38,8 @@ MARKED = (b"%PDF", b"{\\rtf", b"<", b"%!PS", b"\\documentclass")
 """Texts begin so that are written for another program to show."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 """What git writes in place of a large file that it has not fetched."""
+CONFLICT = b"<<<<<<< "
+"""How a file begins in which git could not join two versions."""
 PAGE = re.compile(rb"\s*<(?:!doctype html|html)\b", re.I)
 ROWS_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 """Endings of files in which a page stands only where a download went wrong."""
@@ -124,6 +126,8 @@ def look_into(
         return replace(file, encoding=encoding), asked
     if suffix in ROWS_SUFFIXES and PAGE.match(head):
         raise refuse_file(name, "page")
+    if suffix in ROWS_SUFFIXES and head.startswith(CONFLICT):
+        raise refuse_file(name, "conflict")
     for container in CONTAINERS:
         if not container.binary and container.accepts(head, suffix):
             return replace(file, container=container.name, encoding=encoding), asked

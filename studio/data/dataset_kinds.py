@@ -174,3 +174,9 @@ def find_judged(columns: Sequence[Column], order: Sequence[Column]) -> Column | 
     claims = [one for one in order if one.is_prose and {*part_name(one.name)} & CLAIMS]
     first = order[0] if order else None
     return claims[0] if len(claims) == 1 and first is not None and {*part_name(first.name)} & AROUND else None
+
+
+def explains(name: str, answer: str, asked: str) -> bool:
+    """Return whether a column without a name stands behind an answer that stands behind its question: why it is so."""
+    places = [NUMBERED.fullmatch(one) and int(one.rpartition("_")[2]) for one in (asked, answer, name)]
+    return all(places) and places == sorted(places)

@@ -14,6 +14,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.recipe import DatasetSpec
 from studio.data.annotations import find_told
+from studio.data.answer_notes import tell_lists, tell_marks
 from studio.data.column_questions import ANSWERING, ask_columns, ask_format, ask_role
 from studio.data.columns import repeats
 from studio.data.context_evidence import leaves_words
@@ -22,21 +23,19 @@ from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.aliases import INSTRUCTION, QUESTIONS
-from studio.data.formats.answer_lists import find_place, holds_parts, open_list
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
-from studio.data.formats.choices import find_series, read_flags
+from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
-from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.notes import Note
-from studio.data.formats.question_answer import holds_findings
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
 from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
+from studio.data.scored_answers import ask_compared
 from studio.data.second_look import TALKED, look_again
 from studio.data.understanding import Understanding
 from studio.data.unused_columns import ASKED, ask_rest, find_rest
@@ -326,6 +325,8 @@ def _settle(
             asked += ask_rest(format, match.mapping, chosen, rest, rows)
         if not asked and format.name in ANSWERED and not said:
             asked += ask_verdicts(format, match.mapping, columns, rows)
+        if not asked and format.name in ANSWERED and not said:
+            asked += ask_compared(format, match.mapping, columns, rows)
         if not asked:
             asked += ask_counting(match.mapping, chosen, rows)
         if not asked and format.name == "text":
@@ -345,7 +346,10 @@ def _settle(
     numbers = [name for name in worded if any(isinstance(row.get(name), (int, float)) for row in rows)]
     if numbers and format.name in ("alpaca", "prompt_completion"):
         reasons.append(text("data.sniff.numbers", columns=show_names(numbers)))
-    reasons += tell_lists([match.mapping[role] for role in ANSWERING if role in match.mapping], rows)
+    asking = next((match.mapping[role] for role in ASKED if role in match.mapping), "")
+    reasons += tell_lists([match.mapping[role] for role in ANSWERING if role in match.mapping], rows, asking)
+    if format.name in ANSWERED:
+        reasons += tell_marks(match.mapping, columns, rows)
     if "reasoning" in match.mapping:
         reasons.append(text("data.sniff.reasoning", column=shorten(match.mapping["reasoning"])))
     if "weight" in match.mapping:
@@ -383,31 +387,6 @@ def _reads_some(format: Format, match: Match, rows: Sequence[Values]) -> bool:
             continue
         return True
     return False
-
-
-def tell_lists(names: Sequence[str], rows: Sequence[Values]) -> list[Text]:
-    """Return what becomes of the lists in the columns that are learned."""
-    told = []
-    for name in names:
-        cells = [row.get(name) for row in rows]
-        lists = [open_list(cell, name) if isinstance(cell, str) else cell for cell in cells]
-        several = [
-            cell
-            for cell in lists
-            if isinstance(cell, (list, tuple))
-            and len(cell) > 1
-            and not holds_turns(cell)
-            and not read_flags(cell, len(cell))
-        ]
-        if several:
-            whole = (
-                holds_parts(several[0], name)
-                or holds_findings(several[0], name)
-                or find_place(several[0], name)
-            )
-            kind = "joined" if whole else "picked"
-            told.append(text(f"data.sniff.{kind}", column=shorten(name)))
-    return told
 
 
 def _join(first: Text, *others: Text) -> Text:

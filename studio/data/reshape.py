@@ -22,6 +22,8 @@ from studio.data.chained_rows import (
     make_key,
 )
 from studio.data.columns import measure_columns
+from studio.data.cut_answers import CutAnswer, find_cut
+from studio.data.filled_prompts import Filled, find_filled
 from studio.data.formats.aliases import ANSWERS, LISTS, QUESTIONS
 from studio.data.formats.cells import Values, is_blank, is_empty, shorten
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
@@ -47,6 +49,7 @@ from studio.data.open_prompts import OpenPrompt, find_open_prompt
 from studio.data.open_question import Question
 from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
+from studio.data.scored_answers import Scored, find_scored
 from studio.data.speakers import Speakers, find_speakers, guess_role
 from studio.data.talks.selection import Headed, Talks, find_talks
 from studio.data.talks.trees import list_paths
@@ -203,7 +206,7 @@ class Threads:
 
 Reshape = (
     Lift | Annotated | Spread | Rated | Ranked | Labelled | PickedPair | Languages | Nested | Talks | Headed | Threads
-    | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered
+    | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered | CutAnswer | Filled | Scored
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -259,6 +262,9 @@ def find_reshapes(
         look(find_ranked)
         look(find_spread)
         look(find_offered)
+        look(find_cut)
+        if spec.format == "preference":
+            look(find_scored)
         if not steps:
             look(find_flagged)
         if not plain:
@@ -273,6 +279,7 @@ def find_reshapes(
         if len(steps) == before:
             look(lambda columns, rows: find_transcript(columns, rows, container))
         look(give_roles)
+    look(find_filled)
     return (*first, *steps), asked
 
 

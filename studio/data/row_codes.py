@@ -41,6 +41,8 @@ class RowCode(StrEnum):
     SYSTEM_NOT_FIRST = "E134", "noted"
     UNCLEAR_FLAG = "E135", "refused"
     """A flag that keeps an answer out of training is not clear."""
+    OPEN_BLANK = "E136", "noted"
+    """A template's blank was not filled in, as `[INSERT DATE]`."""
     BAD_TOOL_CALL = "E140", "refused"
     """A tool's result without its call, or arguments that are no object."""
     BAD_IMAGE = "E150", "refused"

@@ -16,7 +16,7 @@ from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
 from studio.data.dataset_kinds import TITLES
-from studio.data.formats.cells import Values, is_address, is_asking, is_hash, shorten
+from studio.data.formats.cells import Values, is_address, is_asking, is_empty, is_hash, shorten
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.formats.context import MATERIALS, TECHNICAL
@@ -64,6 +64,8 @@ HEADED = 3
 """So many times longer is a text than its title."""
 FEWEST_ASKED = 8
 """Of so many lines at the beginning this share begins with a mark that stands there so many times: they are records."""
+NO_TALK = 0.2
+"""Of the rows, so many without a talk are no few that were broken."""
 MISSED, ENDING_CHARACTERS = 0.2, 100
 """Of the answers, so many do not come to what is known to be right, in so many letters at their end."""
 SIGNS_CHARACTERS = 12
@@ -78,7 +80,8 @@ def look_again(
     chosen: what the person said, which is not asked again.
     """
     if format.name in TALKED:
-        return _ask_thoughts(format, mapping, columns, rows, chosen)
+        missing = _ask_missing(format, mapping, rows) if format.required[0] not in chosen else ()
+        return missing or _ask_thoughts(format, mapping, columns, rows, chosen)
     if format.name == "text":
         if "text" in chosen:
             return ()
@@ -172,6 +175,16 @@ def _ask_records(name: str, rows: Sequence[Values]) -> tuple[Question, ...]:
     return (ask_choice("text", "data.ask.text", [*measure_columns([name], rows).values()]),)
 
 
+def _ask_missing(format: Format, mapping: Mapped, rows: Sequence[Values]) -> tuple[Question, ...]:
+    """Return the question whether a file is learned from of which many rows hold no talk: a log, most likely."""
+    talk = mapping[format.required[0]]
+    missing = sum(is_empty(row.get(talk)) for row in rows)
+    if len(rows) < FEWEST_ASKED or missing < NO_TALK * len(rows):
+        return ()
+    what = text("data.ask.no_talk", column=shorten(talk), missing=missing, all=len(rows))
+    return (ask_format(what, (format.name, "text")),)
+
+
 def _ask_thoughts(
     format: Format, mapping: Mapped, columns: Sequence[str], rows: Sequence[Values], chosen: Mapped
 ) -> tuple[Question, ...]:
@@ -201,13 +214,20 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
         known = [one for one in known if one.plain and one.filled >= MOSTLY and not answer.is_labels]
         known += [one for one in told if one not in known and _is_missed(one, answer, rows)]
         return known or [
-            one for one in told if hints(one, ("label", "标签")) and one.is_labels and one.spoken
+            one
+            for one in told
+            if one.spoken and ((hints(one, ("label", "标签")) and one.is_labels) or _names_labels(one))
         ]
     sorting = [one for one in told if one.is_labels and one.spoken and not {*part_name(one.name)} & ASIDE]
     named = [one for one in told if hints(one, TOLD) and not is_noted(one)]
     # One kind sorts the rows; several were found out about each of them.
     told = named or (sorting if len(sorting) > 1 else [])
     return [one for one in told if not repeats(one.name, [answer.name], rows) or one.is_labels]
+
+
+def _names_labels(one: Column) -> bool:
+    """Return whether a column holds the names of labels: a few that come again and again, called `label_name`."""
+    return part_name(one.name)[:1] == ("label",) and 1 < one.distinct <= one.rows / 2 and one.words <= 4
 
 
 def _is_missed(one: Column, answer: Column, rows: Sequence[Values]) -> bool:

@@ -15,9 +15,17 @@ from studio.data import remote
 from studio.data.annotations import Annotated
 from studio.data.charset import ENCODINGS, SCAN_BYTES
 from studio.data.compression import detect_packing, list_members
-from studio.data.containers import images, workbook
-from studio.data.containers.container import HEAD_BYTES, refuse_file
-from studio.data.data_file import IMAGE_FOLDER, DataFile, look_into, part_splits, refuse_system, refusing
+from studio.data.containers import images, workbook, yaml_document
+from studio.data.containers.container import HEAD_BYTES, ReadOptions, refuse_file
+from studio.data.data_file import (
+    IMAGE_FOLDER,
+    DataFile,
+    look_into,
+    open_stream,
+    part_splits,
+    refuse_system,
+    refusing,
+)
 from studio.data.formats.cells import show_names
 from studio.data.formats.placeholders import count_placeholders
 from studio.data.media import refuse_media, refuse_placeholders
@@ -288,6 +296,11 @@ def _assemble(
     if workbook.has_bare_formulas([row.values for row in sample]):
         notes.append(text("data.source.formulas"))
     first = opened["train"][0]
+    if first.container == yaml_document.CONTAINER.name:
+        with refusing(first.path), open_stream(first) as stream:
+            left = yaml_document.list_left_out(stream, first.encoding, ReadOptions(name=first.shown_name))
+        if left:
+            notes.append(text("data.source.intents", names=show_names(left, 5), count=len(left)))
     choices = next((question.choices for question in questions if question.id == "encoding"), ())
     return Source(
         source=spec.source,

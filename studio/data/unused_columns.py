@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from studio.core.i18n import text
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
-from studio.data.dataset_kinds import ASKING, NUMBERED, find_entry
+from studio.data.dataset_kinds import ASKING, NUMBERED, explains, find_entry
 from studio.data.formats.aliases import (
     ANSWERS,
     EXPECTED,
@@ -20,7 +20,7 @@ from studio.data.formats.aliases import (
 )
 from studio.data.formats.cells import Values, count_words, show_names
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
-from studio.data.formats.column_relations import judges
+from studio.data.formats.column_relations import are_rivals, judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, is_remark, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
@@ -249,9 +249,13 @@ def ask_rest(
         return (ask_choice("reasoning", "data.ask.thoughts", thoughts[:1], none=True),)
     rest = [one for one in rest if one not in thoughts or "reasoning" not in chosen]
     free = [role for role in MATERIALS if role in format.roles and role not in mapping]
+    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
+    if any(
+        chosen.get(role) for role in ANSWERING
+    ):  # who has chosen among several answers knows of the others
+        rest = [one for one in rest if not are_rivals(one.name, answer)]
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
-    answer = next((mapping[role] for role in ANSWERING if role in mapping), "")
     told = [one.name for one in rest if one.plain and _answers_too(one, answer, rows)]
     role = next((role for role in ANSWERING if role in mapping and role not in chosen), "")
     if told and role:
@@ -280,14 +284,14 @@ def ask_rest(
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
         or _is_annex(one, rows)
-        or (_lists_words(one.name, rows) and not _is_read(one) and not (answer and used[answer].is_labels))
+        or (lists_key_words(one, rows) and not (answer and used[answer].is_labels))
         or are_drafts(one.name, answer)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
         or (simplify(asked) == "prompt" and not _is_read(one))
         or {*part_name(one.name)} & FORMS
         or is_guessed(one.name, [answer])
-        or _explains(one, answer, asked)
+        or explains(one.name, answer, asked)
         or (asked and _is_question_again(one, used[asked], rows))
     ]
     extracted = [one for one in rest if asked and points_into(one, [asked], rows)]
@@ -344,12 +348,6 @@ def _is_judged(one: Column, answer: str) -> bool:
     return one.is_prose and bool({*part_name(one.name)} & {*ANSWERS}) and not (words & TASKS or known)
 
 
-def _explains(one: Column, answer: str, asked: str) -> bool:
-    """Return whether a column without a name stands behind an answer that stands behind its question: why it is so."""
-    places = [NUMBERED.fullmatch(name) and int(name.rpartition("_")[2]) for name in (asked, answer, one.name)]
-    return all(places) and places == sorted(places)
-
-
 def _is_question_again(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column is what is asked once more: with a little around it, or as a list of questions."""
     asking = hints(one, QUESTIONS) or bool({*part_name(one.name)} & {"queries", "questions"})
@@ -374,10 +372,10 @@ def _is_read(one: Column) -> bool:
     return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
 
 
-def _lists_words(name: str, rows: Sequence[Values]) -> bool:
+def lists_key_words(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column's cells are lists of several words or two each: key words, tags, what is to be named."""
-    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
-    if not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
+    cells = [row[one.name] for row in rows[:LOOKED_AT] if row.get(one.name)]
+    if _is_read(one) or not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
         return False
     parts = [part for cell in cells for part in cell]
     brief = all(isinstance(part, str) for part in parts) and len(parts) > len(cells)

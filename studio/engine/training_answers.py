@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.answerer import Answerer, leave_answers_own
 from studio.engine.generation.generator import SLOTS
 from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.oom_fallback import is_out_of_memory, let_go
@@ -112,7 +112,7 @@ class TrainingAnswers:
         """Return who answers by the weights as they are; another one where a kernel was given up meanwhile."""
         trainer = self.trainer
         given = {
-            "kernels": dict(trainer.step.kernels),
+            "kernels": leave_answers_own(trainer.step.kernels),
             "autocast": trainer.autocast_dtype,
             "opens": self._opens,
         }

@@ -15,8 +15,9 @@ import pytest
 from studio.engine.crash_records import Death, describe_code, diagnose_death, read_deaths
 from studio.engine.run_folder import RunFolder
 from studio.supervisor import restarts as supervisor
-from studio.supervisor.child_process import Ending, watch
+from studio.supervisor.child_process import GRACE_S, Ending, watch
 from tests.each_time import rarely, some
+from tests.slowness import slowness
 from tests.supervisor.conftest import DRIVER, is_alive, starts, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +53,9 @@ def test_a_request_to_end_saves_and_leaves_nobody_behind(workspace, driver, numb
 def test_the_child_ends_within_2_s_of_its_parents_death(workspace, driver):
     process = driver({"steps": 3, "then": "deaf"})
     (child,) = psutil.Process(process.pid).children()
+    limit_s = 2.0 * slowness()
     process.kill()
-    wait_for(lambda: not is_alive(child), 2.0)
+    wait_for(lambda: not is_alive(child), limit_s)
 
 
 @pytest.mark.computing
@@ -63,8 +65,9 @@ def test_the_watchs_clock_does_not_keep_an_orphan_alive(workspace, driver):
     wait_for((workspace.root / "beating").exists)
     time.sleep(1.2)  # the clock was set more than once
     family = [child, *child.children()]
+    limit_s = 2.0 * slowness()
     process.kill()
-    wait_for(lambda: not any(map(is_alive, family)), 2.0)
+    wait_for(lambda: not any(map(is_alive, family)), limit_s)
 
 
 def test_nohup_stays_in_force(workspace, stage, tmp_path):
@@ -95,7 +98,7 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(workspace, stage
     started = time.monotonic()
     ending = watch(argv([]), workspace, environment, asked, on_tick=ask, grace_s=0.3)
     assert ending.asked and ending.intended and ending.code == -signal.SIGKILL
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < GRACE_S
 
 
 @pytest.mark.parametrize(("state", "code"), [("finished", 0), rarely("stopped", 0), rarely("failed", 1)])

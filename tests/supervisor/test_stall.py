@@ -11,6 +11,7 @@ import pytest
 from studio.machine.workspace import open_workspace
 from studio.supervisor import restarts as supervisor
 from tests.launched import environment, launch, processes_of, read_answer, read_events, start, wait_for
+from tests.slowness import slowness
 from tests.supervisor.test_crash import calm, recipe, room, site, weights  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -187,7 +188,8 @@ def test_a_pipe_that_nobody_reads_is_named_and_waited_for(room, site, recipe, tm
         assert "in stand_still" in stall["frame"] and stall["measures"]["output_full"] == 1.0
         time.sleep(0.5)
         assert len(processes_of(room)) == 2  # nobody was ended for it
+        limit_s = 3.0 * slowness()
     finally:
         process.kill()
         process.communicate()
-    wait_for(lambda: not processes_of(room), 3.0)
+    wait_for(lambda: not processes_of(room), limit_s)

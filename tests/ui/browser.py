@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from studio.machine.workspace import Workspace
+from studio.ui.shell.routes import STREAMS
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update"]
@@ -17,6 +18,12 @@ PATIENCE_MS = 60_000
 """How long a page may take for anything: the machine may be busy, and a test that fails has told its reason by then."""
 LOOK_MS = 2_000
 """How long a page may take to say what it shows."""
+BEGINS, LEAVES = "a page begins", "a page leaves"
+TELL = f"""if (window === top) {{
+  console.debug("{BEGINS}");
+  addEventListener("beforeunload", () => console.debug("{LEAVES}"));
+}}"""
+"""Runs before every script of a page: what it tells stands in one row with the errors that are its own."""
 # Names that are the same in every language.
 INTERNATIONAL = {
     "English",
@@ -71,20 +78,15 @@ class Window:
         """Collect the page's errors and every request that leaves the machine."""
         leaving = False
 
-        def note_start(request) -> None:
+        def hear(line) -> None:
             nonlocal leaving
-            leaving |= request.is_navigation_request() and request.frame == page.main_frame
+            if line.text in (BEGINS, LEAVES):
+                leaving = line.text == LEAVES
+            elif is_error(line, leaving):
+                self.complaints.append(line.text)
 
-        def note_end(frame) -> None:
-            nonlocal leaving
-            leaving &= frame != page.main_frame
-
-        page.on("request", note_start)
-        page.on("framenavigated", note_end)
-        page.on(
-            "console",
-            lambda line: self.complaints.append(line.text) if is_error(line, leaving) else None,
-        )
+        page.add_init_script(TELL)
+        page.on("console", hear)
         page.on(
             "pageerror",
             # Gradio's client ends its stream when a page goes; what its abort says reaches nobody.
@@ -112,13 +114,16 @@ def describe_page(page) -> str:
 
 
 def is_error(line, leaving: bool = False) -> bool:
-    """Return whether a console line is an error of the page, which is `leaving` where the next one is asked for.
+    """Return whether a console line is an error of the page, which is `leaving` until the next one begins.
 
     The splash page answers 503 until the app is there; connections end with it, and with a page that is left: Gradio's
-    client ends its stream as soon as a page is to go, and the server forgets the page (404) while it still asks.
+    client ends its stream as soon as a page is to go. A page that asks what is new after that opens another stream; as
+    soon as the server sees the end of the first it forgets the page, and cuts off the second ("404: Not Found").
     """
     ends = ("503", "ERR_CONNECTION", "ERR_SOCKET_NOT_CONNECTED", "AbortError", "Connection errored out")
-    ends += ("404",) if leaving else ()
+    if leaving:
+        ends += ("404", "TypeError: network error")
+        ends += ("ERR_INCOMPLETE_CHUNKED_ENCODING",) if STREAMS[0] in line.location["url"] else ()
     return line.type == "error" and not any(end in line.text for end in ends)
 
 

@@ -48,14 +48,24 @@ def chromium(running_chromium):
         context.close()
 
 
+def describe_pages(browser) -> Iterator[tuple[str, str]]:
+    """Yield what a report says of each page."""
+    try:
+        for page in (page for context in browser.contexts for page in context.pages):
+            yield f"page {page.url}", describe_page(page)
+    except (
+        Exception
+    ) as error:  # else pytest itself ends: xdist then says "assert not crashitem", and no test's error
+        yield "pages", f"they could not be described: {error!r}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Add to the report of a failed test what its pages showed."""
     report = yield
     browser = item.funcargs.get("chromium")
     if browser is not None and report.when == "call" and report.failed:
-        pages = [page for context in browser.contexts for page in context.pages]
-        report.sections += [(f"page {page.url}", describe_page(page)) for page in pages]
+        report.sections += list(describe_pages(browser))
     return report
 
 

@@ -35,11 +35,20 @@ def family(process: subprocess.Popen) -> list[psutil.Process]:
     return [launcher, *launcher.children(recursive=True)]
 
 
+def without_probes(process: subprocess.Popen) -> list[psutil.Process]:
+    """Return the launcher and the window, without the probes of the machine that it starts."""
+    launcher = psutil.Process(process.pid)
+    return [launcher, *launcher.children()]
+
+
 def has_torch(process: subprocess.Popen) -> bool:
     """Return whether the launcher or the window has loaded torch's library; the probes of the machine may."""
-    launcher = psutil.Process(process.pid)
-    both = (launcher, *launcher.children())
-    return any("libtorch" in one.path for each in both for one in each.memory_maps())
+    return any("libtorch" in one.path for each in without_probes(process) for one in each.memory_maps())
+
+
+def used_s(process: subprocess.Popen) -> float:
+    """Return the processor time that the launcher and the window have used."""
+    return sum(sum(one.cpu_times()[:2]) for one in without_probes(process))
 
 
 class LaunchedStudio:

@@ -37,7 +37,7 @@ def test_a_list_that_is_left_by_tab_closes(start_studio):
     page.click("#knob-model-quantization input")
     page.wait_for_selector("[role=listbox] [role=option]")
     page.keyboard.press("Tab")
-    page.wait_for_function("!document.querySelector('[role=listbox]')?.checkVisibility()", timeout=5000)
+    page.wait_for_function("!document.querySelector('[role=listbox]')?.checkVisibility()")
     page.click("#knob-model-quantization input")
     page.click("[role=listbox] [role=option] >> nth=1")
     page.wait_for_function("document.querySelector('#knob-model-quantization input').value !== 'None'")

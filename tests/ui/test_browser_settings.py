@@ -81,7 +81,7 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     choose_by_mouse(page, "length", "quick")
     choose_by_mouse(page, "strength", "strong")
     choose_by_mouse(page, "room", "save")
-    wait_for(lambda: draft(window)["adapter"]["rank"] > 8, 5)
+    wait_for(lambda: draft(window)["adapter"]["rank"] > 8)
     page.click("#settings-reset")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")
@@ -124,7 +124,7 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     page.keyboard.press("Backspace")
     page.keyboard.press("Backspace")
     page.wait_for_function(f"document.querySelector('{RANK} .knob-problem').hidden")
-    wait_for(lambda: draft(window)["adapter"]["rank"] == 50, 5)
+    wait_for(lambda: draft(window)["adapter"]["rank"] == 50)
     page.click(f"{RANK} .knob-badge")
     wait_for_value(page, RANK, "16")
     page.wait_for_selector(f"{RANK} .knob-badge", state="hidden")
@@ -195,7 +195,7 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     page.fill("#settings-filter", "seed")
     page.wait_for_selector("#knob-seed", state="visible")
     page.fill("#knob-seed input", "77")
-    wait_for(lambda: draft(window)["seed"] == 77, 5)  # half a second on a machine that does nothing else
+    wait_for(lambda: draft(window)["seed"] == 77)  # half a second on a machine that does nothing else
     address = window.workspace.root / "address.json"
     pid = json.loads(address.read_text(encoding="utf-8"))["pid"]
     page.context.close()
@@ -211,6 +211,6 @@ def test_settings_are_chosen_found_reset_and_never_lost(start_studio, workspace,
     page.wait_for_selector("#settings-problems .problems")
     wait_for_problem(page, RATE, "3e-")
     page.wait_for_function("document.querySelector('#knob-adapter-rank input').value === '12'")
-    wait_for(lambda: draft(window)["adapter"]["rank"] == 12, 5)
+    wait_for(lambda: draft(window)["adapter"]["rank"] == 12)
     assert draft(window)["seed"] == 77
     assert window.complaints == []

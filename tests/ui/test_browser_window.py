@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,19 @@ import pytest
 from studio.machine.settings import read_settings
 from studio.machine.workspace import open_workspace
 from studio.ui.app import TABS
-from tests.slowness import slowness
+from tests.slowness import processor_slowness, slowness
 from tests.ui.browser import CHROMIUM, FLAGS, PATIENCE_MS, wait_for
-from tests.ui.launched_studio import has_torch
+from tests.ui.launched_studio import has_torch, used_s
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIES = 3
-"""The best of so many counts: other programs share the machine's two processors."""
+TRIES = 10
+"""So many at most, until the best of them is within the limits: other programs share the machine's two processors."""
 FIRST_PAGE_S, REACTS_S, TAB_MS = 1.0, 4.0, 300
+USED_S = 3.9
+"""What launch.py and the window may use of a processor until a tab reacts. It is 2.9 s beside ten other programs, too;
+there a time that is divided by the machine's slowness no longer tells half more from noise."""
 TOKEN = "hf_canaryCANARY1234567890wxyz"
 SWITCH = """(name) => new Promise((done) => {
   const begun = performance.now();
@@ -70,11 +74,28 @@ def wait_for_address(workspace) -> str:
     raise AssertionError("no address")
 
 
-def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]]:
-    """Return the seconds from the start of launch.py to the first page and to a tab that reacts, and ms a tab.
+@dataclass(frozen=True)
+class Start:
+    """From the start of launch.py to the first page and to a tab that reacts, the processor time of that, and each tab.
 
-    Each as two quiet cores would have needed: divided by the slowness of the machine.
+    Each as two quiet cores would have needed: divided by the slowness of the machine before or after, the lesser of
+    both. A neighbour who comes or goes meanwhile spoils a try, and lets no slow window pass.
     """
+
+    first_s: float
+    reacts_s: float
+    used_s: float
+    tabs_ms: dict[str, float]
+
+    def is_soon(self) -> bool:
+        """Return whether everything is within its limit."""
+        soon = self.first_s <= FIRST_PAGE_S and self.reacts_s <= REACTS_S and self.used_s <= USED_S
+        return soon and max(self.tabs_ms.values()) <= TAB_MS
+
+
+def measure_start(browser, folder: Path) -> Start:
+    """Start the studio and go through its tabs."""
+    slow, processor_slow = slowness(), processor_slowness()
     page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
     page.set_default_timeout(PATIENCE_MS)
     begun = time.monotonic()
@@ -86,6 +107,7 @@ def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]
         page.wait_for_selector("#tab-settings-button", state="attached")
         page.evaluate(SWITCH, "settings")
         reacts_s = time.monotonic() - begun
+        computed_s = used_s(process)
         assert not has_torch(process)
         page.wait_for_selector("body[data-ready]")
         page.wait_for_timeout(2000)
@@ -95,23 +117,37 @@ def measure_start(browser, folder: Path) -> tuple[float, float, dict[str, float]
             switches[name] = min(taken_ms, switches.get(name, taken_ms))
             page.wait_for_timeout(300)
         page.context.close()
-    slow = slowness()
-    print(f"first page {first_s:.2f} s, reacts {reacts_s:.2f} s, tabs {switches}, slowness {slow:.2f}")
-    return first_s / slow, reacts_s / slow, {name: taken_ms / slow for name, taken_ms in switches.items()}
+    slow, processor_slow = min(slow, slowness()), min(processor_slow, processor_slowness())
+    print(
+        f"first page {first_s:.2f} s, reacts {reacts_s:.2f} s, {computed_s:.2f} s computed, tabs {switches}"
+    )
+    print(f"slowness {slow:.2f}, of the processor {processor_slow:.2f}")
+    tabs_ms = {name: taken_ms / slow for name, taken_ms in switches.items()}
+    return Start(first_s / slow, reacts_s / slow, computed_s / processor_slow, tabs_ms)
 
 
+def best_of(tries: list[Start]) -> Start:
+    """Return the shortest of each time that was measured."""
+    shortest = [min(getattr(one, name) for one in tries) for name in ("first_s", "reacts_s", "used_s")]
+    return Start(*shortest, {name: min(one.tabs_ms[name] for one in tries) for name in TABS})
+
+
+@pytest.mark.timeout(1800)  # a try takes 16 s on two quiet cores
 def test_the_window_is_there_soon(chromium, tmp_path, record_property):
+    tries = []
     # A browser of its own, as a double-click opens one: that of the other tests has shown hundreds of pages.
     with closing(chromium.browser_type.launch(executable_path=CHROMIUM, args=FLAGS)) as fresh:
         measure_start(fresh, tmp_path)  # fills the caches of the system and notes what a page is made of
-        tries = [measure_start(fresh, tmp_path) for _ in range(TRIES)]
-    first_s, reacts_s = min(one[0] for one in tries), min(one[1] for one in tries)
-    switches = {name: min(one[2][name] for one in tries) for name in TABS}
-    record_property("first_page_s", first_s)
-    record_property("reacts_s", reacts_s)
-    assert first_s <= FIRST_PAGE_S
-    assert reacts_s <= REACTS_S
-    assert max(switches.values()) <= TAB_MS, switches
+        for _ in range(TRIES):
+            tries.append(measure_start(fresh, tmp_path))
+            best = best_of(tries)
+            if best.is_soon():
+                break
+        else:
+            pytest.fail(f"{best}, the best of {tries}")
+    record_property("first_page_s", best.first_s)
+    record_property("reacts_s", best.reacts_s)
+    record_property("used_s", best.used_s)
 
 
 def choose_by_key(page, place: str, key: str, value: str) -> None:

@@ -57,6 +57,8 @@ SIDES = frozenset(
 """Names of columns that hold turns; other names of several talks are their ids."""
 KEY_WORDS = 3
 """Words of an average key from which on keys are questions, or texts, and no names."""
+KEY = "key"
+"""The column of such keys."""
 MOST_OPTIONS = 10
 """Of more objects in a list each is a row."""
 PIECE = 50
@@ -370,7 +372,11 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
     if all(isinstance(part, dict) and part for part in parts):
         shared = {*parts[0]}.intersection(*parts)
         every = {*parts[0]}.union(*parts)
-        return parts if 2 * len(shared) >= len(every) else None
+        if 2 * len(shared) < len(every):
+            return None
+        worded = sum(len(key.split()) for key in value) >= KEY_WORDS * len(parts)
+        # A key of several words is what is asked, and no number of the row.
+        return [{KEY: key, **part} for key, part in value.items()] if worded and KEY not in every else parts
     parts = [_unwrap(part) for part in parts]
     if _are_talks(parts, value):
         return [{TALK: part} for part in parts]

@@ -24,6 +24,31 @@ def accept(head: bytes, suffix: str) -> bool:
 
 def iterate(stream: BinaryIO, encoding: str, options: ReadOptions) -> Iterator[Row]:
     """Yield the rows of a list, or of an object around one. Raises StudioError for no YAML, or too much."""
+    text = json.dumps(_find_talks(_parse(stream, encoding, options)), ensure_ascii=False, default=str)
+    yield from json_document.iterate(io.BytesIO(text.encode("utf-8", "replace")), "utf-8", options)
+
+
+def list_left_out(stream: BinaryIO, encoding: str, options: ReadOptions) -> tuple[str, ...]:
+    """Return what a file of intents holds beside their examples, as `synonym arch`; () for other files.
+
+    Raises StudioError, as `iterate`.
+    """
+    return tuple(
+        f"{kind} {one[kind]}"
+        for one in _list_intents(_parse(stream, encoding, options)) or ()
+        if not one.get("intent")
+        for kind in [next((key for key in one if key != "examples"), "")]
+        if kind
+    )
+
+
+def _list_intents(value: Any) -> list[dict[str, Any]] | None:
+    """Return the parts of a file of intents; None for any other file."""
+    found = value.get("nlu") if isinstance(value, dict) else None
+    return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
+
+
+def _parse(stream: BinaryIO, encoding: str, options: ReadOptions) -> dict[Any, Any] | list[Any]:
     yaml = import_package("yaml", "PyYAML")
     data = stream.read(READ_BYTES + 1)
     words = data.decode(get_codec(encoding), "replace")
@@ -35,8 +60,7 @@ def iterate(stream: BinaryIO, encoding: str, options: ReadOptions) -> Iterator[R
         raise refuse_file(options.name, "yaml") from error
     if not isinstance(value, (dict, list)):
         raise refuse_file(options.name, "yaml")
-    text = json.dumps(_find_talks(value), ensure_ascii=False, default=str)
-    yield from json_document.iterate(io.BytesIO(text.encode("utf-8", "replace")), "utf-8", options)
+    return value
 
 
 def _has_aliases(yaml: Any, words: str) -> bool:
@@ -45,8 +69,8 @@ def _has_aliases(yaml: Any, words: str) -> bool:
 
 def _find_talks(value: Any) -> Any:
     """Return a row for each list of texts that is a talk, or for each example of an intent; else `value`."""
-    intents = value.get("nlu") if isinstance(value, dict) else None
-    if isinstance(intents, list) and all(isinstance(one, dict) for one in intents):
+    intents = _list_intents(value)
+    if intents is not None:
         said = [(one.get("intent"), str(one.get("examples") or "")) for one in intents if one.get("intent")]
         return [
             {"text": line.strip().removeprefix("-").strip(), "intent": intent}

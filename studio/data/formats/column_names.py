@@ -24,7 +24,8 @@ QUALIFIERS = frozenset(
     "full long short original translated processed formatted en eng english zh chinese de german fr french es "
     "spanish main first initial given ground pretokenized canonical reference official detailed stem sft json train "
     "training example sample data item row target source src tgt in out markdown md html plaintext "
-    "bonne correcte posée correcta correto correta corretta giusta richtige richtig gestellte".split()
+    "bonne correcte posée correcta correto correta corretta giusta richtige richtig gestellte "
+    "esperada esperado attendue attendu attesa atteso erwartete erwartet".split()
 )
 """Words that say whose, which or how, and not what: without them `user_question` is a question."""
 WIDE_QUALIFIERS = frozenset(

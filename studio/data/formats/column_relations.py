@@ -112,22 +112,32 @@ def is_quoted(name: str, mapping: Mapped, sample: Sequence[Values]) -> bool:
 
 def find_siblings(found: Sequence[str], free: Sequence[str], sample: Sequence[Values]) -> list[str]:
     """Return the columns that hold an answer from elsewhere, or what became of it: `answer_human` of `answer_gpt`."""
-    if len(found) != 1 or not sample:
+    if not found or not sample:
         return []
-    words = part_name(found[0])
+    fronts = {
+        words[0].rstrip("s") for name in found if len(words := part_name(name)) > 1 and words[0] in ANSWERS
+    }
     others = []
     for name in free:
         parts = part_name(name)
-        same = len(words) > 1 < len(parts) and words[0] == parts[0] and words[0] in ANSWERS
+        same = len(parts) > 1 and parts[0].rstrip("s") in fronts
         same = same or (bool(parts) and {*parts} <= RENEWED)
         if (
-            name != found[0]
+            name not in found
             and same
             and not {*parts} & (BLOCKING | EXPLAINING)
             and _holds_texts(name, sample)
         ):
             others.append(name)
     return others
+
+
+def are_rivals(name: str, other: str) -> bool:
+    """Return whether two columns are called answers of different kinds: `ideal_answer` and `acceptable_answer`."""
+    words, others = part_name(name), part_name(other)
+    ends = [(words[at].rstrip("s"), others[at].rstrip("s")) for at in (0, -1)] if words and others else []
+    named = any(one == two and one in ANSWERS for one, two in ends)
+    return named and name != other and not {*words, *others} & (BLOCKING | EXPLAINING)
 
 
 def count_rows(cells: Sequence[object]) -> bool:

@@ -12,6 +12,7 @@ from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import ANSWERS, EXPECTED, LABEL, MATERIAL
 from studio.data.formats.cells import Values, count_words, is_address, is_blank, is_empty, is_word, say_scalar
 from studio.data.formats.column_names import drop_versions, find_core, part_name, simplify
+from studio.data.formats.written_lists import WRITTEN, open_written
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
@@ -49,7 +50,7 @@ def find_material(
     that was said to have no column, no other gets one.
     """
     mapping: dict[str, str] = {}
-    found = [name for name in columns if simplify(name) in MATERIAL or find_core(name) in MATERIAL]
+    found = [name for name in columns if is_material(name)]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
     found = [name for name in found if not sample or not is_remark(name, sample)]
     found = drop_versions([*heads, *(name for name in found if name not in heads)])
@@ -61,6 +62,11 @@ def find_material(
         elif found:
             mapping[role] = found.pop(0)
     return mapping
+
+
+def is_material(name: str) -> bool:
+    """Return whether a column is called something that is read beside a question."""
+    return simplify(name) in MATERIAL or find_core(name) in MATERIAL
 
 
 def is_remark(name: str, rows: Sequence[Values]) -> bool:
@@ -130,8 +136,11 @@ def is_cut(cell: object) -> bool:
 
 
 def say_material(cell: object) -> str:
-    """Return a cell of any shape as text: lists a line each, objects as "name: value"."""
-    return cell if isinstance(cell, str) else "\n".join(say_lines(cell))
+    """Return a cell of any shape as text: lists a line each, objects as "name: value", also those written as text."""
+    if isinstance(cell, str):
+        written = open_written(cell) if cell.startswith(WRITTEN) else None
+        return cell if written is None else "\n".join(say_lines(written))
+    return "\n".join(say_lines(cell))
 
 
 def say_lines(cell: object, name: str = "") -> Iterator[str]:

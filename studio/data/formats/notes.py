@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from studio.core.i18n import Text, text
 from studio.data.conversation import Conversation
+from studio.data.formats.open_blanks import find_blank
 from studio.data.row_codes import RowCode
 
 Note = tuple[str, Text]
@@ -11,7 +12,7 @@ Note = tuple[str, Text]
 
 
 def note_turns(conversation: Conversation) -> tuple[Note, ...]:
-    """Return what is odd in the order of turns, one note for each code."""
+    """Return what is odd in the order of turns, and a blank left open in their words, one note for each code."""
     messages = conversation.messages
     kind = conversation.kind
     if kind == "preference":
@@ -23,9 +24,9 @@ def note_turns(conversation: Conversation) -> tuple[Note, ...]:
             odd = True
             break
         previous = role
+    notes = _note_blanks(conversation)
     if not odd and (previous == "assistant" or kind == "rl" or not messages):
-        return ()
-    notes: list[Note] = []
+        return tuple(notes)
     roles = [message.role for message in messages]
     if roles[-1] != "assistant" and kind != "rl":
         notes.append((RowCode.ENDS_WITH_QUESTION, text("data.row.ends_open", number=len(roles))))
@@ -40,6 +41,18 @@ def note_turns(conversation: Conversation) -> tuple[Note, ...]:
             notes.append((RowCode.SYSTEM_NOT_FIRST, text("data.row.system_late", number=number)))
             break
     return tuple(notes)
+
+
+def _note_blanks(conversation: Conversation) -> list[Note]:
+    """Return that a template left a blank open in the words of a row, with the first one."""
+    turns = conversation.messages
+    if conversation.chosen:
+        turns += conversation.chosen + conversation.rejected
+    for turn in turns:
+        words = turn.content
+        if ("{" in words or "[" in words or "<" in words) and (blank := find_blank(words)):
+            return [(RowCode.OPEN_BLANK, text("data.row.open_blank", blank=blank))]
+    return []
 
 
 def note_nothing(conversation: Conversation) -> tuple[Note, ...]:

@@ -207,7 +207,7 @@ def _share_beginning(mapping: Mapped, sample: Sequence[Values]) -> bool:
 FORMAT = Format(
     name="preference",
     roles={
-        "prompt": ("prompt", *QUESTIONS, *INSTRUCTION, "conversations", "conversation", "history", "context"),
+        "prompt": ("prompt", *QUESTIONS, *INSTRUCTION),
         "input": ("input",),
         "chosen": CHOSEN,
         "rejected": REJECTED,
@@ -232,7 +232,10 @@ FORMAT = Format(
         "tools": holds_tools,
     },
     read=read,
-    fallback={"chosen": (*ANSWERS, *LISTS, "text")},
+    fallback={
+        "prompt": ("conversations", "conversation", "history", "context"),
+        "chosen": (*ANSWERS, *LISTS, "text"),
+    },
     settle=settle,
     beats=("messages", "sharegpt", "prompt_completion", "alpaca", "text", "rl", "kto"),
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from studio.core.i18n import text
@@ -41,6 +39,7 @@ from studio.data.formats.column_names import part_name
 from studio.data.formats.context import WORD_CHARACTERS, holds_material, is_cut, is_numbers, say_material
 from studio.data.formats.message_parsing import find_turns, holds_turns, is_turn, read_turns
 from studio.data.formats.prompt_answer import holds_side
+from studio.data.formats.written_lists import WRITTEN, open_written
 from studio.data.row import RowError
 from studio.data.row_codes import RowCode
 
@@ -76,10 +75,6 @@ STRETCH = frozenset(("text", "value", "word", "mention", "phrase", "score", "con
 """Keys of its words, and of what was noted of them."""
 VALUE_CHARACTERS, MOST_VALUES, MOST_LEVELS = 120, 60, 2
 """Of a value of an object that is an answer, of its values, and of the objects inside of each other."""
-ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
-WRITTEN = ("{'", "[{'", "['", "array([")
-"""How lists and objects begin in Python's own notation."""
-WRITTEN_CHARACTERS = 100_000
 TALKS = frozenset("dialog dialogue dialogs utterances turns conversation history chat context talk".split())
 """Words in the name of a column whose list of texts is a talk."""
 ROUNDS = TALKS | frozenset(
@@ -105,7 +100,7 @@ def say_question(values: Values, column: str) -> str:
 def say_answer(cell: object, column: str) -> str:
     """Return the words of an answer's cell; of a list its parts, or one of them. Raises RowError."""
     if isinstance(cell, str):
-        opened = open_written(cell) or open_list(cell, column)
+        opened = open_answers(cell, column)
         return require_words(cell, column) if opened is None else say_answer(opened, column)
     if isinstance(cell, Mapping):
         inner = _find_inner(cell)
@@ -129,6 +124,12 @@ def say_answer(cell: object, column: str) -> str:
             return _say_parts(filled, column)
         return say_answer(pick_best(filled), column)
     return say_scalar(cell, column)
+
+
+def open_answers(cell: str, column: str) -> list[object] | dict[str, object] | None:
+    """Return the list or object that an answer's text writes out; None for others, and for JSON that is the answer."""
+    # JSON, which could be Python's as well, is learned as it stands where the name says so.
+    return (None if cell.startswith('["') else open_written(cell)) or open_list(cell, column)
 
 
 def _say_parts(entries: Sequence[Mapping[str, object]], column: str) -> str:
@@ -225,18 +226,6 @@ def _is_stretch(cell: Mapping[str, object]) -> bool:
     return called and len(cell) > 1 and {*cell} <= MARKS | PLACES | STRETCH
 
 
-def open_written(cell: str) -> object:
-    """Return the list or object that pandas wrote as text, with its arrays; None for any other text."""
-    if not cell.startswith(WRITTEN) or len(cell) > WRITTEN_CHARACTERS:
-        return None
-    plain = ARRAY.sub(r"\1", cell.strip())
-    try:
-        found = ast.literal_eval(plain)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return found if isinstance(found, (list, dict)) else None
-
-
 def holds_answer(cell: object) -> bool:
     """Return whether a cell is an answer, or a list or object of answers."""
     if holds_words(cell):
@@ -313,7 +302,7 @@ def read_plain(values: Values, question: str, answer: str) -> list[Message] | No
         and said
         and asked[0] not in BLANK
         and said[0] not in BLANK
-        and not said.startswith((*WRITTEN, '["'))
+        and not said.startswith(WRITTEN)
     ):
         return [Message("user", asked), Message("assistant", said)]
     return None
@@ -351,6 +340,13 @@ def read_asked(values: Values, mapping: Mapping[str, str], question: str, answer
     else:
         answered = say_answer(cell, said)
     return [*turns, Message("user", words), Message("assistant", answered)]
+
+
+def are_rounds(asking: str, said: str, rows: Sequence[Values]) -> bool:
+    """Return whether rows hold lists of as many questions as answers, which are read as one talk each."""
+    pairs = [(list_words(row.get(asking)), list_words(row.get(said))) for row in rows]
+    told = [pair for pair in pairs if len(pair[0]) > 1]
+    return bool(told) and all(len(one) == len(two) and _ask(one, asking) for one, two in told)
 
 
 def _ask(questions: Sequence[str], column: str) -> bool:

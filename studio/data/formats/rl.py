@@ -52,12 +52,14 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return 0.0
     if listed:
         return 0.6
-    if simplify(mapping["answer"]) in SURE:
+    posed = simplify(mapping["prompt"]) in ("prompt", "problem")
+    if simplify(mapping["answer"]) in SURE and posed:
         return 0.0
     answers = [row.get(mapping["answer"]) for row in rows if not is_empty(row.get(mapping["answer"]))]
-    if not answers or sum(map(is_checkable, answers)) < 0.9 * len(answers):
-        return 0.5
-    return 0.0 if simplify(mapping["prompt"]) in ("prompt", "problem") else 0.25
+    checked = bool(answers) and sum(map(is_checkable, answers)) >= 0.9 * len(answers)
+    if not checked:
+        return 0.5  # `ground_truth` beside a question is as often what is learned, where it is words
+    return 0.0 if posed or simplify(mapping["answer"]) in SURE else 0.25
 
 
 def _asks_alone(columns: Sequence[str], prompt: str, rows: Sequence[Values]) -> bool:

@@ -23,7 +23,7 @@ from studio.core.metrics.metric import MetricSettings
 from studio.core.recipe import SamplingSpec
 from studio.data.prompt_rows import PromptRow, PromptRows
 from studio.data.sequence_packing import Example
-from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.answerer import Answerer, leave_answers_own
 from studio.engine.generation.request import Completion, Request, Sampling
 from studio.engine.held_out_score import read_asked, suggest_for
 from studio.engine.oom_fallback import MemoryExhausted, is_out_of_memory, let_go
@@ -225,7 +225,7 @@ class Drawer:
         trainer.step.clear()  # weights as they are now
         try:
             with torch.no_grad(), evaluation_mode(self.model):
-                kernels = dict(trainer.step.kernels)
+                kernels = leave_answers_own(trainer.step.kernels)
                 if self._answerer is None or kernels != self._kernels:
                     given = {"kernels": kernels, "autocast": trainer.autocast_dtype, "looks_ahead": False}
                     self._answerer = Answerer(self.model, self.tokenizer, self._ends, **given)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from studio_kernels.dispatch import bind
 
-from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.answerer import ANSWERING, Answerer, leave_answers_own
 from studio.engine.generation.request import Request, Sampling
 from studio.engine.stop_tokens import Ends
 from tests.models.decoder.models import make_model
@@ -69,3 +70,11 @@ def test_a_drawn_answer_uses_nobodys_random_numbers_up():
         first = answerer.answer([request])[0].tokens
         assert torch.equal(state, torch.get_rng_state())
         assert first == answerer.answer([request])[0].tokens
+
+
+def test_what_a_step_does_not_need_is_not_taken_for_a_decision():
+    """A step binds what only answers ask for to the twins; the answerer takes what computes the adapters there."""
+    step = bind({"lora": "reference"}).implementations
+    assert set(ANSWERING) < set(step)
+    left = leave_answers_own(step)
+    assert left["lora"] == "reference" and not set(ANSWERING) & set(left)

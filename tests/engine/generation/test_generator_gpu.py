@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
+from studio_kernels.dispatch import bind
 
-from studio.engine.generation.answerer import Answerer
+from studio.engine.generation.answerer import Answerer, leave_answers_own
 from studio.engine.generation.request import Request, Sampling
 from studio.engine.stop_tokens import Ends
 from tests.models.decoder import models, routed_models
@@ -66,3 +67,12 @@ def test_recorded_steps_of_short_sequences_hold_after_longer_ones():
     filled = torch.full((2**26,), float("nan"), device="cuda")  # over what was given back
     assert answerer.answer(short)[0].tokens == first
     del filled
+
+
+def test_answers_of_a_training_run_grow_by_recorded_steps():
+    """By the kernels that the run's steps are bound to, which need none of those that answers do."""
+    model = models.make_model("llama", dtype=torch.bfloat16, hidden_size=256, head_dim=64).to("cuda")
+    bound = bind(dict.fromkeys(("rms_norm", "glu", "rope", "lora"), "triton")).implementations
+    answerer = Answerer(model, Tokenizer(), Ends(()), kernels=leave_answers_own(bound), looks_ahead=False)
+    answerer.answer([Request(tuple(PROMPTS[1]), Sampling(max_new_tokens=8, temperature=1.0))])
+    assert answerer.slow is None and answerer._generator._loop is not None
