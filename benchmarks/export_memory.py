@@ -5,9 +5,8 @@
 
 Random weights, and an adapter of rank 16 on every linear layer with random corrections; each form is written in a
 process of its own, by the exporter itself, with its check. Prints a JSON line a form: the most memory of the process's
-own (views of files left out) beyond what it had before, that of the programs it started (llama.cpp), what the window
-tells, and the limit: a layer in fp32 and 2 GiB. `--whole`: as it was, with the whole model in memory. Exits 1 where a
-process takes more than the limit or than is told.
+own (views of files left out) beyond what it had before, what the window tells, and the limit: a layer in fp32 and
+2 GiB. `--whole`: with the whole model in memory. Exits 1 where a process takes more than the limit or than is told.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,7 +65,9 @@ def main() -> int:
             make(options, folder)
         for form in options.forms.split(","):
             words = [*sys.argv[1:], "--form", form, "--folder", str(folder)]
-            said = subprocess.run([sys.executable, "-P", __file__, *words], stdout=subprocess.PIPE, text=True)
+            said = subprocess.run(
+                [sys.executable, "-P", __file__, *words], stdout=subprocess.PIPE, encoding="utf-8"
+            )
             if said.returncode:
                 return said.returncode
             line = said.stdout.splitlines()[-1]
@@ -112,7 +113,7 @@ def measure(options: argparse.Namespace) -> dict:
         data=DatasetSpec(source=str(base / "conversations.jsonl"), max_length=ROW_TOKENS),
     )
     run = create_run(options.folder / "runs", recipe)
-    (run.path / "adapter").symlink_to(options.folder / "adapter", target_is_directory=True)
+    shutil.copytree(options.folder / "adapter", run.path / "adapter")
     record = RunRecord(run=run.run, name="measured", state="finished", created_s=0.0, artifact="adapter")
     exporter = get_exporter(options.form)
     with tempfile.TemporaryDirectory(dir=options.folder) as target:
@@ -128,15 +129,12 @@ def measure(options: argparse.Namespace) -> dict:
         took_s = time.perf_counter() - begun_s
         written = sum(one.stat().st_size for one in Path(target).iterdir() if one.is_file())
     layer_bytes = 4 * facts.linear_parameters // facts.layers
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "form": options.form,
         "shape": options.shape,
         "parameters": facts.parameters,
         "whole": options.whole,
         "added_bytes": watch.added_bytes,
-        "peak_rss_bytes": most,
-        "children_peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "told_bytes": told_bytes,
         "limit_bytes": layer_bytes + 2 * 2**30,
         "written_bytes": written,
