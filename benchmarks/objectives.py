@@ -321,7 +321,13 @@ def run_limited(words: Sequence[str], limit_s: float, log: Path) -> str:
             encoding="utf-8", errors="replace",
         )  # fmt: skip
         try:
-            return child.communicate(timeout=limit_s)[0]
+            said = child.communicate(timeout=limit_s)[0]
+            # Where memory is short the system ends a process before it can say why.
+            return (
+                said
+                if child.returncode >= 0
+                else f"{said}\n{LINE}" + json.dumps({"error": f"ended by signal {-child.returncode}"})
+            )
         except subprocess.TimeoutExpired:
             whole = psutil.Process(child.pid)
             for one in [*whole.children(recursive=True), whole]:

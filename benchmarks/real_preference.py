@@ -151,6 +151,7 @@ def write_data(objective: str, options: argparse.Namespace, scratch: Path) -> No
 
     settings = SETTINGS[objective]
     rows = read_rows(options.data / f"{'pairs' if objective == 'dpo' else 'tasks'}_train.jsonl.gz")
+    rows = rows[: settings["rows"] * options.steps]  # nothing is computed of rows that no step takes
     order = StepOrder(len(rows), settings["rows"], SEED)
     write_lines(scratch / "ours.jsonl", rows)
     taken = [rows[i] for step in range(options.steps) for i in order.indices(step)]
@@ -355,7 +356,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--source", type=Path, help="pairs: the ShareGPT file, whole or cut off")
     parser.add_argument("--model", type=Path, help="the model's folder")
     parser.add_argument("--data", type=Path, help="the folder of rows")
-    parser.add_argument("--train", type=int, default=1600, help="pairs, tasks: rows to train on")
+    parser.add_argument("--train", type=int, default=800, help="pairs, tasks: rows to train on")
     parser.add_argument("--held-out", type=int, default=200, help="rows to score")
     parser.add_argument("--stacks", default="ours,trl")
     parser.add_argument("--steps", type=int, default=0, help="0: 100 of dpo, 40 of grpo")

@@ -26,7 +26,6 @@ LINE = "LINE "
 def main() -> int:
     """Measure what the order names; returns 1 after an error, which is told as a line, too."""
     order = json.loads(sys.argv[1])
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
     try:
         measure(order)
     except Exception as error:  # told, whatever it is: the other stacks go on

@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
 STUDIO = str(Path(__file__).resolve().parents[1] / "studio") + os.sep
-ENDING_S = 5.0
+ENDING_S = 20.0
 """A thread that was told to end may take so long, on a busy machine."""
 TOLD = pytest.StashKey[set]()
 """The threads that a file was blamed for: no other file is."""

@@ -25,6 +25,8 @@ from studio.data.whole_examples import ends_with, find_alone, find_corrected, fi
 
 CODE_CHARACTERS = 12
 """A longer code is an id, or a checksum."""
+MOST_COLUMNS = 200
+"""So many are held against each other: 2,430 took more than ten minutes."""
 WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
 SAME_ROWS = 5
@@ -47,6 +49,7 @@ def ask_columns(
     What was `chosen` is not asked again. formats: the likeliest first, to be asked for where a name is known and what
     it names is not there. Raises StudioError where no column holds words.
     """
+    columns = [*columns[:MOST_COLUMNS], *(name for name in columns[MOST_COLUMNS:] if name in chosen.values())]
     known = [*measure_columns([name for name in columns if name not in chosen.values()], rows).values()]
     spoken = [one for one in known if one.spoken]
     questions = order_questions(known)

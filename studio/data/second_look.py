@@ -48,6 +48,8 @@ KNOWN = (
 )
 """Names of what an answer is known to be; beside them stands what somebody, or a program, answered."""
 TALKED = ("messages", "sharegpt")
+SUBJECT = ("subject",)
+"""What heads a mail, as a title heads an entry."""
 MARK = re.compile(
     r"[ \t]*[-*]{0,2}[ \t]*(?:[\[(]?\d{1,2}:\d{2}(?::\d{2})?[\])]?[ \t]+)?"
     r"(?:([^\W\d_][^\n:：=]{0,24}?)[ \t]*[:：][ \t]+\S|([a-z_]{3,12})[ \t]+\")"
@@ -137,7 +139,9 @@ def _ask_title(name: str, columns: Sequence[str], rows: Sequence[Values]) -> tup
     """
     known = measure_columns(columns, rows)
     rest = [one for one in known.values() if one.name != name]
-    heads = [one for one in rest if one.spoken and one.plain and part_name(one.name)[-1:] in TITLES]
+    heads = [
+        one for one in rest if one.spoken and one.plain and part_name(one.name)[-1:] in (*TITLES, SUBJECT)
+    ]
     told = (ORIGINS | DATED) - {"title"}
     if len(heads) != 1 or simplify(name) == "text" or any({*part_name(one.name)} & told for one in rest):
         return ()

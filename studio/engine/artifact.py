@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,24 +165,37 @@ class Trained:
 
 
 @torch.no_grad()
-def fingerprint(model: Any, token_ids: list[int], like: Fingerprint | None = None) -> Fingerprint:
+def fingerprint(
+    model: Any,
+    token_ids: list[int],
+    like: Fingerprint | None = None,
+    read: Callable[[str], torch.Tensor] | None = None,
+) -> Fingerprint:
     """Return what `model` holds, and its logits on (the first PROBE_TOKENS of) `token_ids`.
 
     `like`: what it is to be compared with, in whose dtypes its tensors are hashed: some models load a few of their
-    16-bit tensors as fp32.
+    16-bit tensors as fp32. `read`: gives the weights of a streamed model by name (models/streamed_model.py).
     """
-    ids = torch.tensor([token_ids[:PROBE_TOKENS]], device=next(model.parameters()).device)
-    with evaluation_mode(model):
-        logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+    ids, logits = probe(model, token_ids)
     stored = dict(model.named_parameters())
     if isinstance(model, PeftModel):
         stored = adapter_state(model)
     dtypes = {name: dtype for name, (dtype, _) in like.weights.items()} if like else {}
     weights = {}
-    for name, tensor in stored.items():
+    for name, held in stored.items():
+        tensor = held if read is None else read(name)
         dtype = dtypes.get(name, tensor.dtype)
-        weights[name] = dtype, _sum_bits(tensor.to(dtype))
-    return Fingerprint(ids.cpu(), logits, weights)
+        weights[name] = dtype, sum_bits(tensor.to(dtype))
+    return Fingerprint(ids, logits, weights)
+
+
+@torch.no_grad()
+def probe(model: Any, token_ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (the first PROBE_TOKENS of) `token_ids`, (1, S), and the logits of `model` on them, (S, V) fp32."""
+    ids = torch.tensor([token_ids[:PROBE_TOKENS]], device=next(model.parameters()).device)
+    with evaluation_mode(model):
+        logits = model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+    return ids.cpu(), logits
 
 
 @torch.no_grad()
@@ -199,11 +213,11 @@ def sum_frozen(model: Any) -> dict[str, bytes]:
         while state is not None:
             parts += [part for part in (state.absmax, state.offset) if part is not None]
             state = state.state2
-        sums[name] = b"".join(_sum_bits(part) for part in parts)
+        sums[name] = b"".join(sum_bits(part) for part in parts)
     return sums
 
 
-def _sum_bits(tensor: torch.Tensor) -> bytes:
+def sum_bits(tensor: torch.Tensor) -> bytes:
     """Return a hash of a tensor's bits: of the sums of their rows and columns as whole numbers of 8 bytes, modulo 2^64.
 
     A sum of what is moved or swapped would stay the same in one direction, not in both.
@@ -242,13 +256,21 @@ def load_artifact(
 
 
 @torch.no_grad()
-def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: str) -> None:
+def verify_artifact(
+    model: Any,
+    tokenizer: Any,
+    expected: Fingerprint,
+    dtype: str,
+    read: Callable[[str], torch.Tensor] | None = None,
+) -> None:
     """Compare a reloaded artefact with the trained model's Fingerprint and let it write a few tokens.
+
+    read: as for fingerprint(); such a model, which reads all its weights for each token, writes one.
 
     Raises StudioError when a tensor is not the one that was trained, to the bit; or when the logits differ by more
     than rounding (fp32 1e-3, 16-bit 5 % of their spread: a card may choose other kernels for them), or are not finite.
     """
-    found = fingerprint(model, expected.ids[0].tolist(), expected)
+    found = fingerprint(model, expected.ids[0].tolist(), expected, read)
     changed = [name for name, known in expected.weights.items() if found.weights.get(name) != known]
     if changed:
         why = text("trial.differs.why", count=len(changed), first=changed[0])
@@ -267,8 +289,9 @@ def verify_artifact(model: Any, tokenizer: Any, expected: Fingerprint, dtype: st
         )
     if model.get_output_embeddings() is None:
         return  # it gives scores
+    count = 8 if read is None else 1
     out = model.generate(
-        input_ids=ids, max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id
+        input_ids=ids, max_new_tokens=count, do_sample=False, pad_token_id=tokenizer.pad_token_id
     )
     if out.shape[1] <= ids.shape[1]:
         raise StudioError(

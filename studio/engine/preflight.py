@@ -5,11 +5,13 @@ That is: the longest rows, a short batch, an evaluation, an answer, a checkpoint
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from jinja2 import TemplateError
 
@@ -349,7 +351,8 @@ class Trial:
         if self.trainer.device.type != "cpu" or _length(rows[0]) * len(rows) <= most:
             return list(rows)
         rows = rows[: max(1, int(most // _length(rows[0])))]
-        return [_cut(row, max(PROMPT_TOKENS, int(most / len(rows)))) for row in rows]
+        sequences = self.trainer.step.objective.sequences
+        return [_cut(row, max(PROMPT_TOKENS, int(most / len(rows))), sequences) for row in rows]
 
     def _refuse(self, kind: str, row: Example, **values: object) -> StudioError:
         values["beginning"] = self._beginning(row)
@@ -380,9 +383,27 @@ def _length(row: Example) -> int:
     return len(row.token_ids)
 
 
-def _cut(row: Example, most: int) -> Example:
-    """Return the first `most` tokens of `row`; where nothing of them is learned, all of them are."""
-    trained = row.trained[:most].copy()
-    if not trained.any():
-        trained[1:] = True
+def _cut(row: Example, most: int, sequences: int) -> Example:
+    """Return the first `most` tokens of `row`; of sequences that are compared as many of each as of the others.
+
+    Where nothing of them is learned, all of them are.
+    """
+    if sequences > 1:
+        row = _cut_each(row, max(2, most // len(row.lengths)))
+    parts = row.lengths if sequences > 1 else (min(most, len(row.token_ids)),)
+    trained, start = row.trained[: sum(parts)].copy(), 0
+    for length in parts:
+        if not trained[start + 1 : start + length].any():
+            trained[start + 1 : start + length] = True
+        start += length
     return cut_example(row, len(trained), trained)
+
+
+def _cut_each(row: Example, most: int) -> Example:
+    """Return the first `most` tokens of each sequence of `row`."""
+    kept = np.concatenate([np.arange(length) < most for length in row.lengths])
+    arrays = {
+        name: getattr(row, name) for name in ("token_ids", "trained", "weights", "reference", "answers")
+    }
+    shorter = {name: values[kept] for name, values in arrays.items() if values is not None}
+    return dataclasses.replace(row, lengths=tuple(min(length, most) for length in row.lengths), **shorter)

@@ -264,10 +264,15 @@ def _take_by_name(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> No
 
 
 def merge(adapted: PeftModel) -> torch.nn.Module:
-    """Return the model with the adapter's corrections added into its weights.
+    """Return the model with the adapter's corrections added into its weights. Raises what refuse_shared() raises."""
+    refuse_shared(adapted)
+    return adapted.merge_and_unload()
 
-    Raises StudioError where layers that share a weight have each learned a correction: peft adds all of them to it, and
-    the model computes what none of its layers did.
+
+def refuse_shared(adapted: PeftModel) -> None:
+    """Raise StudioError where layers that share a weight have each learned a correction.
+
+    peft adds all of them to it, and the model computes what none of its layers did.
     """
     modules = dict(adapted.named_modules())
     held = [name for name in list_shared(adapted) if isinstance(modules[name], BaseTunerLayer)]
@@ -275,7 +280,6 @@ def merge(adapted: PeftModel) -> torch.nn.Module:
         names = ", ".join(sorted({name.rpartition(".")[2] for name in held}))
         why = text("export.shared.why", names=names)
         raise StudioError(text("export.shared"), why, text("export.shared.fix"))
-    return adapted.merge_and_unload()
 
 
 def unwrap(model: Any) -> torch.nn.Module:

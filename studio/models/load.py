@@ -107,7 +107,7 @@ def _load(
             model, report = cls.from_pretrained(
                 None, config=config, state_dict=weights.state_dict(), **settings
             )
-            _name(model, facts.folder)
+            set_origin(model, facts.folder)
         else:
             if weights is not None:
                 weights.close()  # nobody takes them
@@ -210,7 +210,7 @@ def _list_kept(config: Any, cls: Any) -> list[str] | None:
     return [*list_outside(model), *kept]
 
 
-def _name(model: Any, folder: str) -> None:
+def set_origin(model: Any, folder: str) -> None:
     """Give a model that was loaded from tensors what transformers would have read from `folder`."""
     model.name_or_path = model.config.name_or_path = folder
     if (Path(folder) / "generation_config.json").is_file():

@@ -11,7 +11,7 @@ count (importance), as the GGUF types are (models/gguf/quantize.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,18 +101,31 @@ def read_packed(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the weights of a packed folder, matrices in fp32 as their numbers stand for."""
     with ExitStack() as stack:
-        read = open_folder(folder, stack)
-        stored = _list_names(folder)
-        for name in names:
-            stem = name.removesuffix("weight")
-            parts = {
-                one.removeprefix(stem): read(one) for one in stored if one.rpartition(".")[0] == stem[:-1]
-            }
-            yield name, form.unpack({end: one for end, one in parts.items() if end != "bias"})
+        stored, give = _list_names(folder), open_packed(folder, form, names, open_folder(folder, stack))
+        yield from ((name, give(name)) for name in names)
         packed = {name.removesuffix("weight")[:-1] for name in names}
         for name in stored:
             if name.rpartition(".")[0] not in packed or name.endswith(".bias"):
-                yield name, read(name)
+                yield name, give(name)
+
+
+def open_packed(
+    folder: Path, form: PackedForm, names: Collection[str], read: Callable[[str], torch.Tensor]
+) -> Callable[[str], torch.Tensor]:
+    """Return what gives a weight of a packed folder by its name, matrices in fp32; `read` gives its stored tensors."""
+    parts: dict[str, list[str]] = {name.removesuffix("weight"): [] for name in names}
+    for one in _list_names(folder):
+        stem, dot, end = one.rpartition(".")
+        if stem + dot in parts and end != "bias":
+            parts[stem + dot].append(one)
+
+    def give(name: str) -> torch.Tensor:
+        stem = name.removesuffix("weight")
+        if name not in names:
+            return read(name)
+        return form.unpack({one.removeprefix(stem): read(one) for one in parts[stem]})
+
+    return give
 
 
 def _list_names(folder: Path) -> list[str]:

@@ -172,3 +172,27 @@ def test_what_stands_beside_intents_is_told(tmp_path):
     assert (note.id, note.values["names"]) == ("data.source.intents", "synonym pier, regex number")
     path.write_text(f"nlu:\n{intents}", encoding="utf-8")
     assert describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")["source_notes"] == []
+
+
+def test_an_object_of_questions_is_rows_in_scripts_without_spaces_and_many_keys_end(tmp_path):
+    path = tmp_path / "asked.json"
+    told = {f"第{n}艘渡轮为什么每天早上在码头等很久？": f"它在等第{n}家的面包师。" for n in range(40)}
+    path.write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+    found = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")
+    assert (found["rows_read"], fields(found)) == (40, {})
+    assert found["mapping"] == {"prompt": "column_1", "completion": "column_2"}
+    path.write_text(json.dumps({f"k{n}": f"The keeper of light {n} wrote a letter." for n in range(2500)}))
+    found = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")  # took minutes
+    assert len(fields(found)["data.mapping.prompt"]) == 200
+
+
+def test_mails_under_their_subjects_ask_whether_the_subject_is_read(tmp_path):
+    rows = [
+        {
+            "id": n,
+            "subject": f"Boat {n}",
+            "body": f"Hello, boat {n} waits at the pier, {say(n, 'baker')} Please come.",
+        }
+        for n in range(12)
+    ]
+    assert fields(report(tmp_path, rows)) == {"data.format": ["text", "prompt_completion"]}

@@ -102,7 +102,7 @@ def test_an_open_blank_is_found(words, blank):
         "See [1], [Figure 2](plan.png) and [the plan][plan].",
         "<think>long words here</think> Yes.",
         "<b>bold</b> and <img src=x> and <tool_call>",
-        "[Music] [MASK] [INST] hello [/INST]",
+        "[Music] [MASK] [INST] hello [/INST] [CI/CD]",
         "function f() { return name; }\nconst a = {name};\n",
         "Use `{name}` in the template.",
         "It is 3 < 4 and 5 > 4.",

@@ -17,6 +17,7 @@ from studio.core.events import DataPrepared, EvalLogged, Metric, RunPlanned, Ste
 from studio.core.knob import knobs_of
 from studio.core.recipe import Recipe
 from studio.data.sequence_packing import Example, cut_example
+from studio.engine import preflight
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.kernel_compile import shorten
 from studio.engine.loss_head import LossHead
@@ -198,6 +199,10 @@ def test_rows_that_are_cut_for_a_try_keep_what_their_objective_needs(objective):
             cut = cut_example(example, len(trained), trained)
             assert len(cut.token_ids) == len(cut.weights) == len(cut.reference) == sum(cut.lengths)
             assert (cut.weights > 0).all() and objective.count(cut) > 0
+            slow = preflight._cut(example, most, objective.sequences)
+            assert len(slow.lengths) == len(example.lengths) and len(slow.token_ids) <= most
+            sums = step.add_gradients([slow], objective.count(slow), lambda loss: loss)
+            assert torch.isfinite(sums).all(), "what is tried on a slow processor"
     rows = [shorten(example) for example in long]
     assert torch.isfinite(step.add_gradients(rows, sum(map(objective.count, rows)), lambda loss: loss)).all()
 

@@ -18,6 +18,7 @@ from studio.core.i18n import load_catalogue
 from studio.core.recipe import change_recipe
 from studio.data.sequence_packing import Example
 from studio.engine.loss_head import LossHead
+from studio.engine.objectives import get_objective
 from studio.engine.preflight import PASS_SHARE, Trial, _cut
 from studio.engine.run_folder import create_run
 from tests.conftest import CHAT_TEMPLATE
@@ -380,7 +381,8 @@ def test_a_model_that_is_far_too_slow_does_not_take_longer(ran, monkeypatch, pas
 def test_a_slow_processor_tries_fewer_and_shorter_rows(tmp_path):
     rows = [Example(np.arange(1000), np.arange(1000) > 900, (600, 400)) for _ in range(4)]
     trial = Trial.__new__(Trial)
-    trial.budget_s, trial.trainer = 60.0, SimpleNamespace(device=torch.device("cpu"))
+    step = SimpleNamespace(objective=get_objective("sft"))
+    trial.budget_s, trial.trainer = 60.0, SimpleNamespace(device=torch.device("cpu"), step=step)
     trial.tokens_per_s = 10_000
     assert trial._fit(rows) == rows
     trial.tokens_per_s = 250
@@ -389,6 +391,10 @@ def test_a_slow_processor_tries_fewer_and_shorter_rows(tmp_path):
     [row] = trial._fit(rows)
     assert row.lengths == (600, 99) or row.lengths == (600, 100)
     assert row.trained[1:].all() and not row.trained[0]
+    step.objective = get_objective("dpo")  # a pair stays one, whatever is cut of it
+    [pair] = trial._fit(rows)
+    assert pair.lengths in ((349, 349), (350, 350)) and not pair.trained[0]
+    assert pair.trained[1:349].all() and pair.trained[350:].sum() in (48, 49)
     trial.trainer.device = torch.device("cuda")
     assert trial._fit(rows) == rows
-    assert _cut(rows[0], 950).trained.sum() == 49
+    assert _cut(rows[0], 950, 1).trained.sum() == 49

@@ -132,7 +132,7 @@ def is_foreign(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1:", "data:", "blob:"))
 
 
-def wait_for(holds, seconds: float = 30.0) -> None:
+def wait_for(holds, seconds: float = PATIENCE_MS / 1000) -> None:
     """Wait until `holds()`."""
     until = time.monotonic() + seconds
     while not holds():

@@ -91,7 +91,7 @@ def start_studio(tmp_path, chromium) -> Iterator:
             )
             processes.append(process)
             address = workspace.root / "address.json"
-            wait_for(address.exists, 30)
+            wait_for(address.exists)
             url = json.loads(address.read_text(encoding="utf-8"))["url"]
             return Window(url=url, workspace=workspace, browser=chromium)
 

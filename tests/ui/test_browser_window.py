@@ -65,7 +65,7 @@ def studio(folder: Path, *words: str, **variables: str):
 
 
 def wait_for_address(workspace) -> str:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_MS / 1000
     while time.monotonic() < until:
         try:
             return json.loads((workspace.root / "address.json").read_text(encoding="utf-8"))["url"]

@@ -22,7 +22,7 @@ from studio.data.formats.aliases import (
     SYSTEM,
     TEXT,
 )
-from studio.data.formats.cells import is_asking
+from studio.data.formats.cells import count_words, is_asking
 from studio.data.formats.column_names import simplify
 
 LEAST_PARTS = 3
@@ -374,7 +374,7 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
         every = {*parts[0]}.union(*parts)
         if 2 * len(shared) < len(every):
             return None
-        worded = sum(len(key.split()) for key in value) >= KEY_WORDS * len(parts)
+        worded = sum(map(count_words, value)) >= KEY_WORDS * len(parts)
         # A key of several words is what is asked, and no number of the row.
         return [{KEY: key, **part} for key, part in value.items()] if worded and KEY not in every else parts
     parts = [_unwrap(part) for part in parts]
@@ -382,9 +382,9 @@ def _find_keyed(value: Mapping[str, Any]) -> Rows | None:
         return [{TALK: part} for part in parts]
     if all(isinstance(part, str) for part in parts) and all(map(FILE.fullmatch, value)):
         return [{"file": key, "text": part} for key, part in value.items()]
-    if all(isinstance(part, str) for part in parts) and sum(
-        len(key.split()) for key in value
-    ) >= KEY_WORDS * len(parts):
+    if all(isinstance(part, str) for part in parts) and sum(map(count_words, value)) >= KEY_WORDS * len(
+        parts
+    ):
         return [{"column_1": key, "column_2": part} for key, part in value.items()]
     if len(parts) >= LEAST_TEXTS and all(isinstance(part, str) for part in parts):
         if all(

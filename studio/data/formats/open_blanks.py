@@ -7,7 +7,7 @@ import re
 BRACED = re.compile(r"(?<![\w$\\^}{%#/])(\{\{? ?[^\W\d_][\w -]{1,38}\w ?\}?\})(?![\w{}/])")
 BRACKETED = re.compile(
     r"(?<![\w\]\\!])(\[(?:(?:insert|enter|your|fill in|add|please|specify|e\.g\.)\b[^\]\n]{2,60}"
-    r"|[A-Z]{2,}(?:[ /-][A-Z]{2,}){1,5}|(?:[A-Z]{2,}_)+(?:NAME|DATE|NUMBER|ADDRESS|EMAIL|TITLE|LINK|URL|HERE))\])"
+    r"|[A-Z]{2,}(?:[ -][A-Z]{2,}){1,5}|(?:[A-Z]{2,}_)+(?:NAME|DATE|NUMBER|ADDRESS|EMAIL|TITLE|LINK|URL|HERE))\])"
     r"(?![(\[:])",
     re.I,
 )

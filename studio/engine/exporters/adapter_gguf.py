@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import adapter, gguf_file, merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.exporters.folder_answers import FolderAnswers, open_plain
 from studio.models.gguf.adapter_file import CONFIG, find_unsaid, write_adapter
 from studio.models.gguf.llama_cpp import LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_types import get_mix
@@ -76,8 +77,6 @@ def _compare(path: Path, held: dict[str, torch.Tensor]) -> None:
 
 def _ask_llama_cpp(job: ExportJob, folder: Path, path: Path) -> float:
     """Return how far llama.cpp is from base and adapter in fp32, in nats a token; StudioError where it is far."""
-    from transformers import AutoModelForCausalLM
-
     from studio.models.adapt import load_adapter
     from studio.models.gguf.header import refuse
     from studio.models.gguf.write import plan_file, write_file
@@ -86,8 +85,8 @@ def _ask_llama_cpp(job: ExportJob, folder: Path, path: Path) -> float:
     try:
         plan = plan_file(base, get_mix("F16"), "base", file.name)
         write_file(plan, file)
-        model: Any = AutoModelForCausalLM.from_pretrained(base, dtype="float32", trust_remote_code=False)
-        wanted = gguf_file.FolderAnswers.measure(load_adapter(model, folder).eval(), base)
+        model = open_plain(base)
+        wanted = FolderAnswers.measure(load_adapter(model, folder).eval(), base)
         asked = {"prompts": wanted.prompts, "vocabulary": plan.config["vocab_size"], "adapter": str(path)}
         asked["context"] = min(CONTEXT_TOKENS, int(plan.config["max_position_embeddings"]))
         try:

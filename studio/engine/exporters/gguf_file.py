@@ -22,9 +22,11 @@ from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
+from studio.engine.exporters.folder_answers import PROMPTS, FolderAnswers, load_whole, open_plain, predict
 from studio.engine.exporters.gguf_card import write_card
 from studio.engine.exporters.kept_parts import KeptParts
 from studio.engine.exporters.modelfile import make_modelfile
+from studio.engine.exporters.streamed_merge import can_stream, draw_dense
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
 from studio.models.gguf.llama_cpp import LlamaCppError, ask, is_there
@@ -49,6 +51,8 @@ LOSS_KL = {"F16": 0.0, "BF16": 0.0, "Q8_0": 0.0001, "Q6_K": 0.0004, "Q5_K_M": 0.
 """Nats a token that the demo's answers are off, with the run's rows as importance."""
 TOKEN_BYTES = 55
 """Of the tokenizer for each token, with its merges."""
+OPENED_BYTES = 2**29
+"""Of llama.cpp beside a file's weights, and of its answers."""
 SHARP = 1e-3
 """Most KL of a file in 16 bits from its folder, as llama.cpp computes it, in nats a token: 4e-6 was seen."""
 LEFT = 0.05
@@ -66,7 +70,6 @@ CHATS = (
         {"role": "user", "content": "再说一次。"},
     ],
 )
-PROMPTS = ("The quick brown fox jumps over the lazy", "Q: 12 + 30 =\nA:", "def add(a, b):\n    return")
 
 
 def find_problem(job: ExportJob) -> Text | None:
@@ -88,9 +91,14 @@ def count_bytes(mix: TypeMix, job: ExportJob) -> int:
     return round(job.facts.parameters * BITS[mix.name] / 8) + TOKEN_BYTES * job.facts.vocabulary
 
 
-def memory_bytes(job: ExportJob) -> int:
-    """Return what merging takes, or the opened file's weights: in 16 bits as they are read, in fp32 as they compute."""
-    return max(merged.memory_bytes(job), 6 * job.facts.parameters)
+def memory_bytes(mix: TypeMix, job: ExportJob) -> int:
+    """Return what merging takes, and what llama.cpp does, which keeps packed weights in an order of its own.
+
+    Where the whole model is needed, the opened file's weights: in 16 bits as they are read, in fp32 as they compute.
+    """
+    if mix is FIT or not can_stream(job):
+        return max(merged.whole_bytes(job), 6 * job.facts.parameters)
+    return max(merged.memory_bytes(job), count_bytes(mix, job) + OPENED_BYTES if is_there() else 0)
 
 
 def write(mix: TypeMix, job: ExportJob) -> None:
@@ -161,7 +169,9 @@ def _prepare(mix: TypeMix, job: ExportJob) -> PreparedFile:
     seen = read_rows(job, folder)
     rows = [ids for row in seen if len(ids := [token.id for token in row.tokens]) > 1]
     rows = rows if mix.usual.endswith("_K") else []
-    model = load_plain(folder) if is_there() or rows or mix is FIT else None
+    model = None
+    if is_there() or rows or mix is FIT:
+        model = load_whole(folder) if mix is FIT else open_plain(folder)
     job.go_on()
     importance, weighed = _weigh_once(job, parts, plan, model, rows)
     return PreparedFile(
@@ -251,14 +261,6 @@ def name_model(job: ExportJob) -> str:
     return re.sub(r"(?i)phi-?3", "phi", plain)[:80]
 
 
-def load_plain(folder: Path) -> Any:
-    """Return the merged model in fp32, to compute what its columns and its next tokens are."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
-
-
 def read_rows(job: ExportJob, folder: Path) -> Sequence[PreviewRow]:
     """Return some of the rows that the run learned from; none where they are not there any more."""
     from transformers import AutoTokenizer
@@ -280,46 +282,6 @@ def weigh(plan: FilePlan, model: Any, rows: list[list[int]]) -> dict[str, Any]:
     moved = {inner for inner, change in plan.family.changes.items() if change is group_inputs}
     kept = frozenset(one.inner for one in plan.tensors if one.inner not in moved and not one.part)
     return measure_importance(model, plan.tensors, rows, kept)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FolderAnswers:
-    """What a folder's model says, which its file is held against."""
-
-    kind: type
-    """Its class in transformers."""
-    prompts: list[list[int]]
-    shares: list[torch.Tensor]
-    """log-probabilities (V,) fp32 of the token behind each prompt"""
-
-    @classmethod
-    def measure(cls, model: Any, folder: Path) -> FolderAnswers:
-        """Ask the model that was opened from `folder`."""
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        prompts = [tokenizer(words)["input_ids"] for words in PROMPTS]
-        return cls(type(model), prompts, _predict(model, prompts))
-
-    def list_kl(self, found: Sequence[Sequence[Sequence[float]]]) -> list[float]:
-        """Return the KL of llama.cpp's next tokens from these, for each prompt that it did not end at."""
-        import torch
-
-        shares = []
-        for one, listed in zip(self.shares, found, strict=True):
-            if listed:
-                other = torch.full_like(one, -50.0)
-                ids, logs = zip(*listed, strict=True)
-                other[torch.tensor(ids)] = torch.tensor(logs)
-                shares.append(float((one.exp() * (one - other)).sum()))
-        return shares
-
-
-def _predict(model: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
-    import torch
-
-    with torch.inference_mode():
-        return [model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1) for ids in prompts]
 
 
 def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswers) -> dict[str, float]:
@@ -361,10 +323,16 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswe
 
 def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers) -> tuple[float, float]:
     """Return the largest KL from the folder's next token: of llama.cpp's, and of the packed weights in PyTorch."""
-    from studio.models.gguf.written import load_written
+    from studio.models.gguf.written import load_written, read_written
+    from studio.models.streamed_model import stream
 
     shares = wanted.list_kl(found)
-    opened = _predict(load_written(plan, path, wanted.kind), wanted.prompts)
+    model = draw_dense(plan.folder)
+    if model is None:
+        model = load_written(plan, path, wanted.kind)
+    else:
+        stream(model, read_written(plan, path))
+    opened = predict(model, wanted.prompts)
     packed = [
         float((one.exp() * (one - other)).sum()) for one, other in zip(wanted.shares, opened, strict=True)
     ]
@@ -388,7 +356,7 @@ def _make_exporter(mix: TypeMix) -> Exporter:
     return Exporter(
         name=f"gguf_{mix.name.lower()}",
         size_bytes=lambda job: count_bytes(mix, job),
-        memory_bytes=memory_bytes,
+        memory_bytes=lambda job: memory_bytes(mix, job),
         write=lambda job: write(mix, job),
         load_lines=load_lines,
         find_problem=find_problem,

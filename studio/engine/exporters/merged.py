@@ -13,6 +13,7 @@ from studio.core.i18n import text
 from studio.core.json_file import parse_json
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.engine.exporters.kept_parts import KeptParts
+from studio.engine.exporters.streamed_merge import can_stream, count_bytes, write_streamed
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
@@ -29,13 +30,19 @@ def size_bytes(job: ExportJob) -> int:
 
 
 def memory_bytes(job: ExportJob) -> int:
-    """Return the fp32 weights, and one fifth more for the merge."""
+    """Return what the largest part takes, where it is written part by part; else the fp32 weights and a fifth more."""
+    return count_bytes(job) if can_stream(job) else whole_bytes(job)
+
+
+def whole_bytes(job: ExportJob) -> int:
+    """Return what the whole model takes: the fp32 weights, and one fifth more for the merge."""
     return round(job.facts.parameters * 4 * 1.2)
 
 
 def write(job: ExportJob) -> None:
     """Merge in fp32 on the CPU and store as 16 bit: adding small corrections to 16-bit weights would lose part of them.
 
+    Weight by weight, and opened layer by layer, where can_stream(); all else in memory as a whole.
     A base that was trained on quantised is quantised again and opened: the corrections were learned on those weights.
     The files are loaded again and compared with what was stored, computing in fp32: in 16 bits, a rounding that differs
     between two loads sends tokens to other experts, and two equal models seem to differ (Hunyuan's, Bailing's).
@@ -44,6 +51,7 @@ def write(job: ExportJob) -> None:
     from studio.engine.artifact import verify_artifact, write_card
     from studio.models.load import load_model
     from studio.models.score_head import load_classifier
+    from studio.models.streamed_model import draw_streamed, read_folder, stream
     from studio.models.tokenizer import load_tokenizer
 
     parts = KeptParts(job.target)
@@ -66,6 +74,11 @@ def write(job: ExportJob) -> None:
     job.begin(text("export.phase.check"))
     stored = dataclasses.replace(job.facts, folder=str(job.target), quantization="none")
     attention = job.plan.attention.value
+    opened = draw_streamed(job.target, attention) if can_stream(job) else None
+    if opened is not None:
+        stream(opened, read_folder(job.target))
+        verify_artifact(opened, tokenizer, expected, "fp32", read_folder(job.target))
+        return
     settings = {"device": "cpu", "dtype": "fp32", "attention": attention}
     read = load_classifier(job.target) if holds_score(job.target) else load_model(stored, **settings).model
     verify_artifact(read, tokenizer, expected, "fp32")
@@ -114,6 +127,9 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     from studio.models.score_head import make_classifier
 
     job.begin(text("export.phase.load"))
+    streamed = write_streamed(job, tokenizer, DTYPES[kept]) if can_stream(job) else None
+    if streamed is not None:
+        return streamed
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
     if job.record.adapter:
         trained_on = job.plan.quantization.value

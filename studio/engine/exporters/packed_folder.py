@@ -17,9 +17,18 @@ from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
 from studio.engine.exporters import gguf_file, merged
 from studio.engine.exporters.exporter import PROBE, Exporter, ExportJob
+from studio.engine.exporters.folder_answers import open_plain
 from studio.engine.exporters.kept_parts import KeptParts
+from studio.engine.exporters.streamed_merge import draw_dense
 from studio.models.architectures import holds_score
-from studio.models.packed_forms import FORMS, PackedForm, choose_group, read_packed, write_packed
+from studio.models.packed_forms import (
+    FORMS,
+    PackedForm,
+    choose_group,
+    open_packed,
+    read_packed,
+    write_packed,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -73,10 +82,11 @@ def write(form: PackedForm, job: ExportJob) -> None:
     The disk also takes the merged weights meanwhile, two bytes a parameter.
     """
     from studio.engine.artifact import write_card
+    from studio.models.streamed_model import read_folder, stream
 
     require_space(job.target, 2 * job.facts.parameters + size_bytes(form, job))
     folder = merged.store_once(job, KeptParts(job.target))
-    model = gguf_file.load_plain(folder)
+    model = open_plain(folder)
     names = list_matrices(form, model)
     if not choose_group(form, set(names.values())):
         widths = ", ".join(map(str, sorted(set(names.values()))))
@@ -95,7 +105,10 @@ def write(form: PackedForm, job: ExportJob) -> None:
         ):
             shutil.copy(file, job.target / file.name)  # the part stays whole
     job.begin(text("export.phase.check"))
-    kl = measure(form, job.target, names, model, rows)
+    packed = draw_dense(folder)
+    if packed is not None:
+        stream(packed, open_packed(job.target, form, names, read_folder(job.target)))
+    kl = measure(form, job.target, names, model, rows, packed)
     if kl > MOST_KL[form.name]:
         raise StudioError(
             text("export.packed"), text("export.packed.far", kl=f"{kl:.3g}"), text("export.packed.fix")
@@ -133,9 +146,17 @@ def weigh(model: Any, names: dict[str, int], rows: Sequence[Sequence[int]]) -> d
 
 
 def measure(
-    form: PackedForm, folder: Path, names: dict[str, int], model: Any, rows: Sequence[Sequence[int]]
+    form: PackedForm,
+    folder: Path,
+    names: dict[str, int],
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    packed: Any = None,
 ) -> float:
-    """Return the mean KL of the packed folder's next tokens from the model's, whose weights it takes the place of."""
+    """Return the mean KL of the packed folder's next tokens from the model's.
+
+    packed: the model with the folder's weights; None: they take the place of the model's.
+    """
     import torch
     from transformers import AutoTokenizer
 
@@ -150,10 +171,12 @@ def measure(
         return model(torch.tensor([list(ids)])).logits[0].float().log_softmax(-1)
 
     wanted = [predict(ids).half() for ids in texts]
-    state = model.state_dict()
-    with torch.no_grad():
-        for name, weight in read_packed(folder, form, names):
-            state[name].copy_(weight)
+    if packed is None:
+        state = model.state_dict()
+        with torch.no_grad():
+            for name, weight in read_packed(folder, form, names):
+                state[name].copy_(weight)
+    model = packed or model
     total = sum(
         float((one.float().exp() * (one.float() - predict(ids))).sum())
         for one, ids in zip(wanted, texts, strict=True)

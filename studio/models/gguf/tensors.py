@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from studio.models.gguf.decode import STORED, decode
@@ -76,9 +76,11 @@ def choose_dtype(tensors: Mapping[str, GgufTensor]) -> str:
 
 
 def open_tensors(
-    family: GgufFamily, keys: GgufKeys, config: Mapping[str, Any]
+    family: GgufFamily, keys: GgufKeys, config: Mapping[str, Any], only: Collection[str] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (transformers' name, weight) of all weights; in memory is one tensor of the file, or the two that make one.
+
+    only: names in the file of the tensors that are wanted, whole weights; None: all.
 
     Vectors are changed in fp32 before they are rounded: a norm that is stored plus one has its digits there.
     """
@@ -87,6 +89,8 @@ def open_tensors(
     dtype = getattr(torch, choose_dtype(keys.tensors))
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for name, (inner, there) in name_tensors(family, keys).items():
+        if only is not None and name not in only:
+            continue
         stored = keys.tensors[name]
         vector = len(stored.shape) == 1
         tensor = decode(stored, torch.float32 if vector else dtype)

@@ -8,10 +8,10 @@ folder's, the file is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studio.core.temporary_folder import TemporaryFolder
 from studio.models.gguf.config_keys import scale_longrope
@@ -20,9 +20,12 @@ from studio.models.gguf.families import build_config
 from studio.models.gguf.file_tensors import build_stored
 from studio.models.gguf.header import read_header, refuse
 from studio.models.gguf.keys import GgufKeys
-from studio.models.gguf.tensors import open_tensors
+from studio.models.gguf.tensors import name_tensors, open_tensors
 from studio.models.gguf.tokenizer import STRINGS, write_tokenizer
 from studio.models.gguf.write import FilePlan, open_folder
+
+if TYPE_CHECKING:
+    import torch
 
 IGNORED = frozenset(
     "architectures dtype torch_dtype transformers_version _name_or_path model_type use_cache initializer_range "
@@ -70,6 +73,18 @@ def load_written(plan: FilePlan, path: Path, kind: type) -> Any:
     weights = dict(open_tensors(plan.family, GgufKeys(read_header(path)), plan.config))
     config = AutoConfig.from_pretrained(plan.folder, trust_remote_code=False)
     return kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32).eval()
+
+
+def read_written(plan: FilePlan, path: Path) -> Callable[[str], torch.Tensor]:
+    """Return what gives a weight of the file at `path` by its name in transformers, opened when it is asked for.
+
+    Of a file whose tensors are each one weight or two of one, so not of experts.
+    """
+    keys = GgufKeys(read_header(path))
+    parts: dict[str, set[str]] = {}
+    for name, (_, there) in name_tensors(plan.family, keys).items():
+        parts.setdefault(there.partition("#")[0], set()).add(name)
+    return lambda name: dict(open_tensors(plan.family, keys, plan.config, parts[name]))[name]
 
 
 def _compare_config(plan: FilePlan, found: Mapping[str, Any], file: str) -> None:

@@ -1,0 +1,140 @@
+"""The merged model written weight by weight: in memory is a layer, or the table of words, not the model in fp32.
+
+For models whose weights are their files' tensors one for one, with a plain LoRA adapter on linears, or with all weights
+trained. Everything else is loaded as a whole (merged.py), which takes 4.8 bytes a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from studio.core.i18n import text
+from studio.core.json_file import read_json
+from studio.engine.exporters.exporter import ExportJob, probe_ids
+from studio.models.architectures import holds_score
+
+if TYPE_CHECKING:
+    import torch
+
+    from studio.engine.artifact import Fingerprint
+
+BESIDE_BYTES = 2**30
+"""What a streamed model needs beside its largest part: rounded numbers, activations, logits of 512 tokens."""
+
+
+def can_stream(job: ExportJob) -> bool:
+    """Return whether the result is merged weight by weight, as far as its config and its adapter's tell."""
+    artifact = job.run_folder / job.record.artifact
+    if job.facts.quantization != "none" or holds_score(artifact):
+        return False
+    if job.record.adapter:
+        if job.plan.quantization.value not in ("none", "nf4") or not _is_plain_adapter(artifact):
+            return False
+        return is_dense(Path(job.facts.folder)) if job.facts.folder else False
+    return is_dense(artifact)
+
+
+def is_dense(folder: Path) -> bool:
+    """Return whether the config of `folder` is of one language model without experts."""
+    file = folder / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    return (
+        bool(config)
+        and "text_config" not in config
+        and not any("expert" in key and config[key] for key in config)
+    )
+
+
+def draw_dense(folder: Path) -> Any | None:
+    """Return the model of `folder` with placeholders for its weights (models/streamed_model.py); None for others."""
+    from studio.models.streamed_model import draw_streamed
+
+    return draw_streamed(folder) if is_dense(folder) else None
+
+
+def _is_plain_adapter(folder: Path) -> bool:
+    """Return whether an adapter is LoRA or DoRA on linears, and nothing beside."""
+    file = folder / "adapter_config.json"
+    config: Mapping[str, Any] = read_json(file) if file.is_file() else {}
+    beside = ("modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication")
+    return config.get("peft_type") == "LORA" and not any(config.get(key) for key in beside)
+
+
+def count_bytes(job: ExportJob) -> int:
+    """Return what a streamed model takes of the processor's memory: a layer or a table in fp32, and what is beside."""
+    facts = job.facts
+    layer = facts.linear_parameters / max(1, facts.layers)
+    return round(4 * max(layer, facts.vocabulary * facts.hidden_size)) + BESIDE_BYTES
+
+
+def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Fingerprint | None:
+    """Store the merged weights in 16 bits, with their config, and return what they compute in fp32.
+
+    None, and nothing is written, where the weights are not the files' tensors one for one. The numbers are those that
+    merging the whole model in fp32 and rounding it gives, to the bit. Raises StudioError, OSError.
+    """
+    from studio.engine.artifact import Fingerprint, probe, strip_path, sum_bits
+    from studio.engine.stop_tokens import set_ends
+    from studio.models.adapt import load_adapter, refuse_shared
+    from studio.models.streamed_model import draw_streamed, read_folder, read_merged, read_nf4, stream
+    from studio.models.weight_files import write_weights
+
+    artifact = job.run_folder / job.record.artifact
+    source = Path(job.facts.folder) if job.record.adapter else artifact
+    settings = (source, job.plan.attention.value, job.plan.rope.value if job.record.adapter else "")
+    model = draw_streamed(*settings)
+    if model is None:
+        return None
+    shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    read = read_folder(source)
+    if job.record.adapter:
+        read = read_nf4(model, read) if job.plan.quantization.value == "nf4" else read
+        tuned = load_adapter(model, artifact)
+        refuse_shared(tuned)
+        read = read_merged(model, read)
+    job.begin(
+        text("export.phase.merge" if job.record.adapter else "export.phase.write")
+    )  # each weight is both
+    sums: dict[str, tuple[torch.dtype, bytes]] = {}
+
+    def round_all() -> Iterator[torch.Tensor]:
+        generator = _make_generator(job.record.seed)
+        for name in shapes:
+            job.go_on()
+            rounded = _round(read(name), dtype, generator)
+            sums[name] = dtype, sum_bits(rounded)
+            yield rounded
+
+    write_weights(job.target, shapes, dtype, round_all())
+    # The class and settings of the run, without its adapter, and the numbers that were written.
+    model = draw_streamed(*settings)
+    set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
+    model.config.dtype, model.config.architectures = str(dtype).removeprefix("torch."), [type(model).__name__]
+    model.config.save_pretrained(job.target)
+    model.generation_config.save_pretrained(job.target)
+    strip_path(job.target / "config.json")
+    stream(model, read_folder(job.target))
+    return Fingerprint(*probe(model, probe_ids(tokenizer)), sums)
+
+
+def _make_generator(seed: int) -> torch.Generator:
+    import torch
+
+    return torch.Generator("cpu").manual_seed(seed)
+
+
+def _round(weight: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return `weight` in `dtype` as cast_weights() rounds it in fp32, a part at a time."""
+    import torch
+
+    from studio.models.adapt import ROUNDED_AT_ONCE, round_stochastically
+
+    rounded = torch.empty(weight.shape, dtype=dtype)
+    flat, target = weight.contiguous().view(-1), rounded.view(-1)
+    for start in range(0, len(flat), ROUNDED_AT_ONCE):
+        part = flat[start : start + ROUNDED_AT_ONCE].float()
+        by_chance = dtype == torch.bfloat16
+        target[start : start + ROUNDED_AT_ONCE] = round_stochastically(part, generator) if by_chance else part
+    return rounded
