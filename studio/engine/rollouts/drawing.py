@@ -180,6 +180,7 @@ class Drawer:
         def hear(grown: Sequence[Completion]) -> None:
             nonlocal tokens
             tokens += 1
+            self._tell_slow()
             trainer.hooks.beat("answers", trainer.state.step + 1, tokens)
             if any(one.reason is not None for one in grown):
                 look()
@@ -201,6 +202,12 @@ class Drawer:
                     let_go(error)
                     self._have_less(str(error))
                 self._take_again(completions)
+
+    def _tell_slow(self) -> None:
+        """Say once, with the first token, why the model's own code answers: a rollout may take it minutes."""
+        if self._answerer.slow is not None and not self._told_slow:
+            self._told_slow = True
+            self.trainer.hooks.emit(Warned(step=self.trainer.state.step, message=self._answerer.slow))
 
     def _take_again(self, completions: Sequence[Completion]) -> None:
         """Let those go on that only the memory, or the end of the run, cut short."""
@@ -231,9 +238,6 @@ class Drawer:
                     self._answerer = Answerer(self.model, self.tokenizer, self._ends, **given)
                     self._kernels = kernels
                 yield self._answerer
-                if self._answerer.slow is not None and not self._told_slow:
-                    self._told_slow = True
-                    trainer.hooks.emit(Warned(step=trainer.state.step, message=self._answerer.slow))
         finally:
             if self._answerer is not None:
                 self._answerer.release()
