@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged
+from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged, Warned
 from studio.core.recipe import RewardSpec, SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.loss_head import LossHead
@@ -26,6 +26,7 @@ from studio.engine.rollouts.rollout import AnswerGroup, DrawnAnswer, measure
 from studio.engine.rollouts.rollout_steps import Drawing, Rollouts
 from studio.engine.train_step import StockStep, sort_places
 from studio.models.adapt import unwrap
+from studio.planning import run_plan
 from tests.each_time import some
 from tests.engine.test_objectives import Taken, make_step
 from tests.models.decoder.models import make_model
@@ -284,6 +285,16 @@ def test_a_run_learns_from_its_own_answers(ran, jsonl, tmp_path):
         assert 1 <= line["length_tokens"] <= 12 and line["prompt"].startswith("say ")
     first = [line for line in lines if line["step"] == 1]
     assert np.mean([line["total"] for line in first]) == pytest.approx(steps[0].metrics["reward"])
+
+
+def test_in_16_bits_the_studios_decoder_draws_the_answers(ran, jsonl, tmp_path, monkeypatch):
+    """Adapters are in fp32 there, and the model's own parts run under autocast alone."""
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: True)
+    data = {"data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl")), "model.precision": "bf16"}
+    result = ran(CHANGES | data | {"optim.max_steps": 1})
+    assert result.record.state == "finished", result.log
+    said = [one.message.id for one in result.of(Warned)]
+    assert not [one for one in said if one.startswith(("model.", "generation."))], said
 
 
 def test_another_number_of_slots_draws_the_same_answers(ran, jsonl, tmp_path):

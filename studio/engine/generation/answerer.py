@@ -95,7 +95,8 @@ class Answerer:
         self._kernels, self._decoder, self._generator = kernels, None, None
         dtype = self.model.get_input_embeddings().weight.dtype
         try:
-            found = read_live(self.model, bind(kernels), dtype)
+            with self._cast():  # parts are asked as they compute: of fp32 adapters, and rows in 16 bits
+                found = read_live(self.model, bind(kernels), dtype)
         except torch.OutOfMemoryError:
             raise
         except ERRORS as error:  # parts of a model are tried, and one may want to be called in another way
@@ -114,6 +115,10 @@ class Answerer:
             room_bytes=_room_bytes(found.device),
             looks_ahead=self._looks_ahead,
         )
+
+    def _cast(self) -> torch.autocast:
+        asked = self._autocast is not None
+        return torch.autocast(self.model.device.type, dtype=self._autocast or torch.bfloat16, enabled=asked)
 
     def forget(self) -> None:
         """Forget what is kept of earlier prompts: weights have changed."""
@@ -158,12 +163,9 @@ class Answerer:
 
         A kernel that fails is replaced by its twin, and all go on from where they are.
         """
-        cast = torch.autocast(
-            self.model.device.type, dtype=self._autocast or torch.bfloat16, enabled=self._autocast is not None
-        )
         told = {"on_step": on_step, "should_stop": should_stop}
         going = list(completions)
-        with cast:
+        with self._cast():
             while going and not should_stop():
                 if self._generator is not None and not self._compared:
                     self._settle(going[0].request.prompt, adapted)
