@@ -73,14 +73,15 @@ def load_fast(
     tokens = make_room(loaded.model, facts, recipe.adapter)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter, tokens)
     notes = (*held, *notes, *note_beside(model, recipe.optim.modules_rate))
-    scores = recipe.objective == REWARD.name
-    if scores:  # after the adapter, which would take the score for one of the model's linears
+    if (
+        recipe.objective == REWARD.name
+    ):  # after the adapter, which would take the score for one of the model's linears
         add_score(unwrap(model))
         free_score(model)
     fast = make_fast(
         unwrap(model),
         {op: choice.value for op, choice in plan.kernels.items()},
-        None if scores else plan.memory,
+        plan.memory,
         dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
         fp8=plan.fp8.value,

@@ -50,6 +50,7 @@ class DecoderStep:
         # Behind a softcap k: k tanh(u / k) / T is (k / T) tanh((u / T) / (k / T)).
         spec, t = decoder.spec, objective.temperature
         decoder.head_scales = spec.logit_scale / t, spec.softcap / t
+        decoder.score = spec.score if objective.scores else None
         self.objective = objective
         self._packing = packing
         # A mixer of the model's own reads a text from its first token on.

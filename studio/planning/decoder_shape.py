@@ -144,8 +144,6 @@ def explain_stock(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Text 
     spec, stored = recipe.adapter, plan.quantization.value
     if trains_magnitudes(recipe) and spec.dropout:
         return text("plan.stock.dora")
-    if recipe.objective == "reward":
-        return text("plan.stock.reward")
     if recipe.model.rope_scaling == "dynamic":
         return text("plan.stock.rope")
     if others := list_others(spec):
@@ -185,7 +183,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
     return DecoderShape(
         layers=model.layers,
         hidden=model.hidden_size,
-        vocabulary=model.vocabulary,
+        vocabulary=1 if recipe.objective == "reward" else model.vocabulary,
         mlp_width=groups["down"].inputs,
         widest_mlp=max([groups["down"].inputs, *(shape[1] for shape in _list_downs(model))]),
         input_width=groups[INPUT_GROUPS[0]].outputs if INPUT_GROUPS[0] in groups else 0,

@@ -102,9 +102,10 @@ class Taken:
         examples: list[Example],
         at_once: int = 100,
         model: torch.nn.Module | None = None,
+        shares: bool = False,
     ) -> None:
         self.model = make_model("llama") if model is None else model
-        self.step = make_step(objective, own, self.model)
+        self.step = make_step(objective, own, self.model, shares=shares)
         self.step.clear()
         count = sum(map(objective.count, examples))
         parts = [examples[start : start + at_once] for start in range(0, len(examples), at_once)]

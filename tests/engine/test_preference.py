@@ -35,6 +35,7 @@ from studio.engine.trainer_hooks import Hooks
 from studio.models.decoder.host_to_device import _cut as cut_bytes
 from studio.models.decoder.host_to_device import count_bytes
 from studio.models.decoder.host_to_device import pack as pack_bytes
+from studio.planning import run_plan
 from tests.each_time import some
 from tests.engine.test_objectives import make_step
 from tests.models.decoder.models import make_model
@@ -295,7 +296,10 @@ def test_data_of_another_kind_are_refused_with_what_to_do(ran, jsonl, tmp_path, 
 
 
 @pytest.mark.computing
-def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(ran, machine, jsonl, tmp_path):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(
+    ran, machine, jsonl, tmp_path, monkeypatch, own
+):
     """What transformers and peft load gives the scores that the better answers were trained to win by."""
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -313,7 +317,10 @@ def test_a_reward_model_is_trained_and_its_adapter_and_merged_form_score_alike(r
         "data.validation_share": 0.25,
         "run.eval_every": 4,
     }
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: own)
     result = ran(changes | {"optim.epochs": 6, "optim.learning_rate": 5e-3, "run.samples": 2})
+    said = [one.id for one in result.of(RunPlanned)[0].swaps]
+    assert ("run.decoder" in said) == ("plan.shared_prompts.on" in said) == own
     assert result.of(AnswersScored) == [], "it answers nothing"
     assert result.record.state == "finished", result.log
     steps = result.of(StepLogged)
@@ -377,7 +384,8 @@ def test_a_reward_model_of_all_weights_is_refused_before_it_starts(machine, reci
 
 
 @pytest.mark.computing
-def test_a_reward_model_that_was_stopped_can_be_taken_out_and_goes_on(ran, jsonl, tmp_path):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_reward_model_that_was_stopped_can_be_taken_out_and_goes_on(ran, jsonl, tmp_path, monkeypatch, own):
     from studio.engine.artifact import load_artifact
     from studio.engine.chat import Partner, save_checkpoint
     from studio.engine.checkpoint import list_checkpoints
@@ -391,6 +399,7 @@ def test_a_reward_model_that_was_stopped_can_be_taken_out_and_goes_on(ran, jsonl
         "optim.epochs": 4,
     }
     changes |= {"optim.learning_rate": 5e-3}
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: own)
     whole, stopped = ran(changes, runs=tmp_path / "whole"), ran(changes, stop_at=4)
     recipe = stopped.folder.read_recipe()
     facts, plan = inspect_model(recipe.model.source), stopped.of(RunPlanned)[0].plan

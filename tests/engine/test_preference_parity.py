@@ -199,8 +199,8 @@ def run_ours(
     return [event for event in events if isinstance(event, StepLogged)], model
 
 
-@pytest.mark.parametrize("micro_batch", [8, 3])
-def test_a_reward_model_is_that_of_trl(micro_batch, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("own", "micro_batch"), [(False, 8), (False, 3), (True, 8), (True, 3)])
+def test_a_reward_model_is_that_of_trl(own, micro_batch, tmp_path, monkeypatch):
     from transformers import LlamaForSequenceClassification
     from trl import RewardConfig, RewardTrainer
 
@@ -234,7 +234,7 @@ def test_a_reward_model_is_that_of_trl(micro_batch, tmp_path, monkeypatch):
         ids = np.asarray([one for side in sides for one in side], np.int32)
         examples.append(Example(ids, np.ones(len(ids), bool), tuple(map(len, sides))))
     start = {name: one.detach().clone() for name, one in ours.named_parameters() if one.requires_grad}
-    steps, found = run_ours("reward", {}, examples, tmp_path, False, micro_batch, ours)
+    steps, found = run_ours("reward", {}, examples, tmp_path, own, micro_batch, ours)
     trainer.train()
     logs = [log for log in trainer.state.log_history if "loss" in log]
     for step, log in zip(steps, logs, strict=True):

@@ -18,6 +18,7 @@ from studio.engine.batches import cut_in_order
 from studio.engine.objectives import get_objective
 from studio.engine.step_windows import sort_window
 from studio.engine.token_stream import group_by_prompt, join_apart, join_shared, pair_up
+from studio.models.score_head import add_score, free_score
 from studio.planning import run_plan as planning
 from tests.each_time import some
 from tests.engine.test_grpo import CHANGES, KINDS, write_prompts
@@ -39,9 +40,29 @@ def assert_close(found: dict, expected: dict) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-5 * max(1.0, largest), msg=name)
 
 
+def make_scoring() -> torch.nn.Module:
+    model = make_model("llama")
+    torch.manual_seed(2)
+    add_score(model.get_base_model())
+    free_score(model)
+    return model
+
+
 def folder(path: Path, name: str) -> Path:
     (path / name).mkdir()
     return path / name
+
+
+def test_scores_have_the_gradient_of_answers_apart():
+    objective = make("reward")
+    examples = [*objective.view(draw_answers(6, 2))[0:6]]
+    found, expected = (
+        Taken(objective, True, examples, model=make_scoring(), shares=shares) for shares in (True, False)
+    )
+    assert len(found.step._join(examples).ids) < 0.95 * sum(len(one.token_ids) for one in examples)
+    torch.testing.assert_close(found.sums, expected.sums, rtol=1e-4, atol=1e-4)
+    assert any(name.endswith("score.weight") for name in found.gradients)
+    assert_close(found.gradients, expected.gradients)
 
 
 @pytest.mark.parametrize("name", some(KINDS_OF_LOSS, "dpo sigmoid", "orpo"))

@@ -58,8 +58,9 @@ SHARED = RowLengths(
 """Pairs of which three tenths are the prompt for a second time."""
 
 
-def test_answers_share_their_prompt_where_that_spares_enough():
-    chosen = plan(MACHINE, recipe_for("dpo"), MODEL, SHARED)
+@pytest.mark.parametrize("objective", ["dpo", "reward"])
+def test_answers_share_their_prompt_where_that_spares_enough(objective):
+    chosen = plan(MACHINE, recipe_for(objective), MODEL, SHARED)
     assert chosen.shared_prompts.value == pytest.approx(0.3)
     assert chosen.shared_prompts.reason == text("plan.shared_prompts.on", share=30)
     assert (
@@ -70,7 +71,6 @@ def test_answers_share_their_prompt_where_that_spares_enough():
 @pytest.mark.parametrize(
     ("objective", "changes", "model", "rows", "reason"),
     [
-        ("reward", {}, MODEL, SHARED, "stock"),
         ("dpo", {"run.device": "cpu"}, MODEL, SHARED, "stock"),
         ("dpo", {"model.quantization": "int8"}, MODEL, SHARED, "stock"),
         ("dpo", {}, MODEL, None, "unknown"),

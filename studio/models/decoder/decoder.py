@@ -35,6 +35,7 @@ from studio.models.decoder.layer_inputs import LayerInputs
 from studio.models.decoder.linear_groups import build_groups
 from studio.models.decoder.rotary import RotaryTables
 from studio.models.decoder.row_judge import RowJudge, make_entropies
+from studio.models.decoder.score_rows import score_rows
 from studio.models.decoder.spec import DecoderSpec, read_decoder
 from studio.models.decoder.stream_ends import StreamEnds
 
@@ -73,14 +74,13 @@ class Decoder:
         first, below = self.layers[0].norm_gradients.values(), self.ends is not None and spec.ends.trained
         self._ends_there = self.embedding.gradient is None and not below and all(one is None for one in first)
         """Whether nothing is trained below the first layer's linears."""
-        self.dtype = stream.dtype
-        """Of the arithmetic."""
-        self._scratch = scratch
-        self._offload = Offload(store.weights.device)
+        self.dtype = stream.dtype  # of the arithmetic
+        self._scratch, self._offload = scratch, Offload(store.weights.device)
         own = [layer for layer in self.layers if layer.spec.mixer is None]
         kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
         self._rotary = RotaryTables(spec.rotary, kinds)
         self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
+        self.score: nn.Linear | None = None  # set where rows are scored, in place of log-probabilities
         self.follow(policy)
 
     @property
@@ -116,10 +116,9 @@ class Decoder:
 
     def _keep_open(self, count: int) -> None:
         """Keep the 4-bit weights of the last `count` layers opened. Raises torch.OutOfMemoryError."""
-        first = len(self.layers) - count
         for number, layer in enumerate(self.layers):
             for group in layer.groups:
-                group.weights.keep_open(number >= first, self.kernels)
+                group.weights.keep_open(number >= len(self.layers) - count, self.kernels)
 
     def rebind(self, choices: Mapping[str, str]) -> None:
         """Compute ops by other implementations from here on (op -> "reference" or "triton")."""
@@ -226,9 +225,9 @@ class Decoder:
                 self._offload.fetch(len(away) - 1)  # while this layer is computed
             last = i == 0 and self._ends_there
             below = self.layers[i - 1].outer if i else None
-            dx = self.layers[i].backward(one, upstream, rows, self.kernels, last=last, below=below)
-            upstream.append(dx)
-            del dx
+            upstream.append(
+                self.layers[i].backward(one, upstream, rows, self.kernels, last=last, below=below)
+            )
         room = shared.gradients
         shared.start()
         beside = None
@@ -285,9 +284,14 @@ class Decoder:
         weight = self.spec.head.weight
         return weight if self.store.find_gradient(weight) is None else self.store.computed([weight])
 
+    def _head_gradient(self) -> Tensor | None:
+        return self.store.find_gradient((self.score or self.spec.head).weight)
+
     def _losses(
         self, hidden: Tensor, targets: Tensor, scale: float | Tensor, gradient: bool, unsure: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
+        if self.score is not None:
+            return score_rows(hidden, self.score.weight, scale, self._head_gradient(), gradient=gradient)
         return self.kernels.linear_cross_entropy.forward(
             hidden,
             self._head(),
@@ -300,7 +304,7 @@ class Decoder:
             rows=self.policy.head_rows,
             columns=self.policy.head_columns,
             out=hidden if gradient else None,
-            weight_gradient=self.store.find_gradient(self.spec.head.weight) if gradient else None,
+            weight_gradient=self._head_gradient() if gradient else None,
             entropies=unsure,
         )
 
@@ -324,7 +328,7 @@ class Decoder:
         hidden, r = self._normalise(picked)
         entropies = make_entropies(judge, targets)
         # A trained head adds its gradient while it computes: what each row counts is asked for before.
-        if judge is not None and self.store.find_gradient(self.spec.head.weight) is not None:
+        if judge is not None and self._head_gradient() is not None:
             losses, _ = self._losses(hidden, targets, scale, False, entropies)
             _, dhidden = self._losses(hidden, targets, scale * judge(losses, entropies), True, None)
         else:
@@ -374,15 +378,12 @@ def take_over(
     unknown = [part for part in read if not isinstance(part, LinearPart)]
     if not unknown and len({part.magnitude is None for part in adapted if part.rank}) > 1:
         unknown = ["adapter"]
+    foreign = [*spec.mixers, *(one for one in (spec.inputs, spec.ends) if one is not None)]
+    unknown += [one.unknown for one in foreign if one.unknown]
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
-    foreign = [*spec.mixers, *(one for one in (spec.inputs, spec.ends) if one is not None)]
-    if reason := next((one.unknown for one in foreign if one.unknown), None):
-        return text("model.decoder.unlike", part=reason)
     ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
-    ours += [p for layer in spec.layers for own in (layer.mixer, layer.experts) if own for p in own.trained]
-    ours += [rows.parameter for rows in spec.token_rows]
-    ours += [parameter for one in (spec.inputs, spec.ends) if one is not None for parameter in one.trained]
+    ours += spec.trained_beside
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     tables, norms = list_beside(spec) if ours else ([], [])
     whole = not ours and trained == set(map(id, list_parameters(spec)))
@@ -396,13 +397,12 @@ def take_over(
         or refuse_experts(spec, parts, dtype)
     ):
         return reason
-    scratch = Scratch()
+    scratch, attentions = Scratch(), dict[tuple, Attention]()
     if tables or norms:
         store: FlatStore = BesideStore(ours, tables, norms, spec.head.weight, dtype)
     else:
         store = WholeStore(spec, dtype) if whole else FlatStore([ours])
     stream = StreamRows(spec.hidden_size, dtype, store.weights.device)
-    attentions: dict[tuple, Attention] = {}
     flash = kernels.implementations["flash"] == "triton"
     layers = [
         build_layer(

@@ -51,6 +51,7 @@ from studio.models.decoder.structure import (
 from studio.models.decoder.token_rows import TokenRows, read_rows
 from studio.models.new_tokens import unwrap_end
 from studio.models.norm_probe import Norm, PlainNorm
+from studio.models.score_head import SCORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,8 @@ class DecoderSpec:
     hidden_size: int
     head: nn.Module
     """The output embeddings."""
+    score: nn.Linear | None
+    """What a reward model has for its scores (models/score_head.py)."""
     softcap: float
     logit_scale: float
     embedding_scale: float
@@ -216,6 +219,16 @@ class DecoderSpec:
     def mixers(self) -> tuple[Mixer, ...]:
         """The mixers that are the model's own modules."""
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+
+    @property
+    def trained_beside(self) -> list[nn.Parameter]:
+        """What is trained as adapters are, beside those of the layers' linears."""
+        found = [
+            p for layer in self.layers for own in (layer.mixer, layer.experts) if own for p in own.trained
+        ]
+        found += [rows.parameter for rows in self.token_rows]
+        found += [p for one in (self.inputs, self.ends) if one is not None for p in one.trained]
+        return found + ([] if self.score is None else [self.score.weight])
 
     @property
     def token_rows(self) -> tuple[TokenRows, ...]:
@@ -266,6 +279,7 @@ def _read(model: nn.Module) -> DecoderSpec:
         rotary=rotary,
         hidden_size=config.hidden_size,
         head=head,
+        score=getattr(model, SCORE, None),
         softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
         logit_scale=_logit_scale(config),
         embedding_scale=float(getattr(decoder, "embedding_multiplier", 1.0)),
