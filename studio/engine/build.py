@@ -38,11 +38,13 @@ def load_fast(
     weights: Weights | None = None,
     proved: Callable[[], bool] = lambda: False,
     base: BaseWish | None = None,
+    stay: Text | None = None,
 ) -> tuple[Loaded, Fast]:
     """Load, attach what is trained, and make it as fast as the plan says.
 
     `tokenizer`: where it is loaded already. `weights`: as in load_model. `proved`: as in make_fast. `base`: what a
-    `mixed` base is to be; without it such a one is plain NF4.
+    `mixed` base is to be; without it such a one is plain NF4. `stay`: why the model's own code is to compute
+    the steps, whether or not the decoder can.
     """
     seed_all(recipe.seed)
     if plan.device.value.startswith("cuda"):
@@ -81,13 +83,15 @@ def load_fast(
     fast = make_fast(
         unwrap(model),
         {op: choice.value for op, choice in plan.kernels.items()},
-        plan.memory,
+        None if stay else plan.memory,
         dtype=DTYPES[plan.dtype.value],
         autocast=AUTOCAST_DTYPES.get(plan.dtype.value),
         fp8=plan.fp8.value,
         texts=sample_ids(loaded.tokenizer),
         proved=proved,
     )
+    if stay is not None and plan.memory is not None:
+        fast.refused = stay
     if fast.decoder is None and plan.checkpointing.value:
         unwrap(model).gradient_checkpointing_enable({"use_reentrant": False})
     return Loaded(model, loaded.tokenizer, notes), fast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ def count_checkpoint(weights: Mapping[str, torch.Tensor], trainer: Any) -> int:
     """Return the bytes of a checkpoint of `trainer`; the optimizer counts as after its first step."""
     moments = OPTIMIZER_BYTES.get(trainer.kind[0], 0) * sum(one.numel() for one in trainer.trained)
     return count_tensors(weights) + max(count_tensors(trainer.optimizer.state_dict()), moments)
+
+
+def read_kind(folder: Path) -> tuple[str, ...]:
+    """Return the optimizer, the numbers it trains in and the kind of step that a checkpoint was written with.
+
+    () where its state cannot be read: whoever takes it up hears what is wrong with it.
+    """
+    try:
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
+        return (*state["kind"], "stock")[:3]  # older studios knew one kind of step
+    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError):
+        return ()
 
 
 def read_training(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

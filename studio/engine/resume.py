@@ -9,11 +9,21 @@ from torch import nn
 from studio.core.errors import StudioError
 from studio.core.events import RunEvent, Warned
 from studio.core.i18n import Text, text
-from studio.engine.checkpoint import Checkpoint, newest_valid
-from studio.engine.checkpoint_state import read_training
+from studio.engine.checkpoint import Checkpoint, list_checkpoints, newest_valid
+from studio.engine.checkpoint_state import read_kind, read_training
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
 from studio.models.adapt import load_trained_state
+
+
+def explain_own_code(folder: RunFolder) -> Text | None:
+    """Return why the model's own code is to compute a run's steps: its newest checkpoint is of such; else None.
+
+    A newer studio may compute by its decoder what an older one did not, and neither's optimizer state fits the other.
+    """
+    newest = next(iter(list_checkpoints(folder.checkpoints)), None)
+    began = () if newest is None else read_kind(newest.path)
+    return text("run.begun_by_own_code") if began[2:] == ("stock",) else None
 
 
 def resume(folder: RunFolder, model: nn.Module, trainer: Trainer, emit: Callable[[RunEvent], None]) -> bool:
@@ -30,10 +40,10 @@ def resume(folder: RunFolder, model: nn.Module, trainer: Trainer, emit: Callable
         return False
     weights, state = read_training(checkpoint.path)
     load_trained_state(model, weights)
-    if [*state["kind"], "stock"][:3] != trainer.kind:  # runs of older studios know one kind of step
+    if (kind := read_kind(checkpoint.path)) != (*trainer.kind,):
         raise StudioError(
             text("run.plan_changed"),
-            text("run.plan_changed.why", before=" / ".join(state["kind"]), now=" / ".join(trainer.kind)),
+            text("run.plan_changed.why", before=" / ".join(kind), now=" / ".join(trainer.kind)),
             text("run.plan_changed.fix"),
         )
     trainer.load_state_data(state)

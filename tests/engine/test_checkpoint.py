@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from studio.core.events import RunResumed, Warned
+from studio.core.events import RunPlanned, RunResumed, Warned
 from studio.engine import checkpoint as module
 from studio.engine.checkpoint import (
     list_checkpoints,
@@ -20,6 +20,7 @@ from studio.engine.checkpoint import (
     sweep,
     verify_checkpoint,
 )
+from studio.planning import run_plan
 from tests.each_time import some
 
 
@@ -168,3 +169,17 @@ def test_a_checkpoint_of_another_optimizer_is_refused(ran):
     save_checkpoint(first.folder.checkpoints, 3, write, keep=2)
     second = ran(SETTINGS, folder=first.folder)
     assert second.record.state == "failed" and second.record.diagnosis.what.id == "run.plan_changed"
+
+
+def test_what_the_models_own_code_began_goes_on_by_it(ran, monkeypatch):
+    """An older studio computed by it what this one's decoder would; neither's optimizer state fits the other."""
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: False)
+    whole, first = ran(SETTINGS), ran(SETTINGS, stop_at=2)
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: True)
+    second = ran(SETTINGS, folder=first.folder)
+    assert second.record.state == "finished", second.log
+    assert same(adapter(whole), adapter(second))
+    [slower] = second.of(RunPlanned)[0].plan.slower
+    assert slower.reason.values["reason"].id == "run.begun_by_own_code"
+    fresh = ran(SETTINGS)
+    assert "run.decoder" in [one.id for one in fresh.of(RunPlanned)[0].swaps]

@@ -25,7 +25,7 @@ from studio.engine.objectives import read_objective
 from studio.engine.objectives.objective import Objective
 from studio.engine.phases.rollouts import begin_rollouts, choose_look, describe_rollouts, open_run_rewards
 from studio.engine.proof_cache import Proof
-from studio.engine.resume import resume
+from studio.engine.resume import explain_own_code, resume
 from studio.engine.run_context import Prepared, Run, Training
 from studio.engine.train_state import TrainState
 from studio.engine.trainer import Trainer
@@ -68,7 +68,8 @@ def load(run: Run, prepared: Prepared) -> Training:
         base = _wish_base(run, data) if plan.quantization.value == "mixed" else None
         if base is not None and not base.path.is_file():
             require_space(run.folder.path, count_base_file(plan, facts))
-        loaded, fast = load_fast(recipe, facts, plan, prepared.tokenizer, run.weights, proof.holds, base)
+        given = (prepared.tokenizer, run.weights, proof.holds, base, explain_own_code(run.folder))
+        loaded, fast = load_fast(recipe, facts, plan, *given)
         frozen_sum = sum_frozen(loaded.model)
         capped = (text("run.memory_capped", gigabytes=gigabytes(budget_bytes)),) if budget_bytes else ()
         plan = note_loading(plan, fast.refused, fast.twins, run.machine, recipe, facts, gpu)
