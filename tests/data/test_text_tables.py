@@ -101,6 +101,24 @@ def test_cells_between_apostrophes():
             ["word,meaning", "ebb,low water", "quay,landing place", "skiff,small boat", "tar,black pitch"],
             True,
         ),
+        (  # short sentences above long ones
+            [
+                "What does a mooring line do?,It holds the boat.",
+                "Term: spring line.,A line that runs from the bow aft so that the boat moves neither ahead nor astern.",
+                "Why is slack left in it?,The tide rises and falls by some metres twice a day and the boat with it.",
+                "Term: fender.,What hangs between the hull and the quay so that neither of the two wears the other.",
+            ],
+            False,
+        ),
+        (
+            [
+                "What do you do on deck?,Why do you like it there?",
+                "I splice the ropes.,The wind comes from the sea and smells of salt and tar.",
+                "I scrub the planks.,Nobody asks me for anything until the work is done there.",
+                "I coil the lines.,It is the only place on the ship where one can be alone.",
+            ],
+            True,
+        ),
     ],
 )
 def test_a_first_row_like_the_others_names_nothing(rows, named):
@@ -162,6 +180,23 @@ def test_pairs_in_two_scripts_are_a_translation(tmp_path):
     path.write_text(json.dumps(pairs), encoding="utf-8")
     asked = describe(DatasetSpec(source=str(path)))["needs_answer"]
     assert [one["choices"] for one in asked] == [["column_1", "column_2"], ["column_2", "column_1"]]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_sheet_whose_first_row_is_like_the_others_has_no_header(tmp_path, named):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    if named:
+        book.active.append(["What to ask", "What to say to it"])
+    for asked, said in zip(ASKED, SAID, strict=True):
+        book.active.append([f"Tell me of the harbour: {asked}", f"{said}, and it is so all day long."])
+    book.save(tmp_path / "rows.xlsx")
+    from studio.core.recipe import DatasetSpec
+    from studio.data.dataset_report import describe
+
+    report = describe(DatasetSpec(source=str(tmp_path / "rows.xlsx")))
+    assert report["rows_read"] == 6
+    assert report["columns"] == (["What to ask", "What to say to it"] if named else ["column_1", "column_2"])
 
 
 def test_a_sheet_whose_first_row_holds_values_has_no_header(tmp_path):

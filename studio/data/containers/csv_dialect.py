@@ -26,6 +26,7 @@ YEAR = re.compile(r"(19|20)\d\d")
 LOOKED_AT = 50
 LEAST_ROWS = 3
 SENTENCE_WORDS = 4
+FULL_STOPS = tuple(".!…।。！｡")
 TEXT_NAMES = {"text", "content", "document", "sentence", "paragraph", "body"}
 """No titles of a table, whatever follows."""
 SHOWN = {"\t": "tab", " ": "blank"}
@@ -171,13 +172,13 @@ def _find_header(records: Sequence[Record], header_row: int) -> int | None:
             sum(bool(cell.strip()) for cell in others) > 1 for _, others in records[place + 1 : TITLE_RECORDS]
         )
         if len(cells) == width and not padded_title:
-            return None if holds_values(cells) or _is_like_the_rest(cells, records[place + 1 :]) else place
+            return None if holds_values(cells) or is_like_the_rest(cells, records[place + 1 :]) else place
         if len(cells) > 1 and not only_first:  # names, above rows with another number of cells
             return None if holds_values(cells) else place
     return 0
 
 
-def _is_like_the_rest(cells: Sequence[str], records: Sequence[Record]) -> bool:
+def is_like_the_rest(cells: Sequence[str], records: Sequence[Record]) -> bool:
     """Return whether the first row looks as those below do: sentences above sentences, or a label that comes again.
 
     Where no cell is a sentence, all are to be like those below in letters and length, and none of Latin ones alone.
@@ -194,13 +195,20 @@ def _is_like_the_rest(cells: Sequence[str], records: Sequence[Record]) -> bool:
         if words >= SENTENCE_WORDS:
             # The questions of a form are names: what stands below answers them, in words of its own.
             asks = is_asking(cell) and not any(map(is_asking, below))
-            same = count_words(cell) >= max(SENTENCE_WORDS, words // 2) and not asks
+            long = count_words(cell) >= max(SENTENCE_WORDS, words // 2)
+            same = (long or _is_closed_alike(cell.strip(), below)) and not asks
             like, unlike = like + same, unlike + (not same)
         elif len({*below}) <= len(below) / 2 and cell.strip() in below:
             like += 1
         else:
             alike += _is_written_alike(cell.strip(), below)
     return not unlike and (like > 0 or alike == len(cells))
+
+
+def _is_closed_alike(cell: str, below: Sequence[str]) -> bool:
+    """Return whether a cell of several words ends with a full stop, as most of those below do: no name does."""
+    closed = sum(other.endswith(FULL_STOPS) for other in below)
+    return count_words(cell) >= SENTENCE_WORDS and cell.endswith(FULL_STOPS) and 2 * closed > len(below)
 
 
 def _is_written_alike(cell: str, below: Sequence[str]) -> bool:

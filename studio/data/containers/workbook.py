@@ -22,7 +22,7 @@ from studio.data.containers.container import (
     number_names,
     refuse_file,
 )
-from studio.data.containers.csv_dialect import holds_values
+from studio.data.containers.csv_dialect import holds_values, is_like_the_rest
 from studio.data.row import Row
 
 ROW_LIMIT = 1_048_576
@@ -201,7 +201,11 @@ def _find_header(
         return {}, []
     fullest = 1 if options.header_row else max(len(cells) for _, cells in early)
     place = next(i for i, (_, cells) in enumerate(early) if 2 * len(cells) > fullest)
-    if not options.header_row and holds_values([*early[place][1].values()]):
+    first = early[place][1]
+    below = [(line, [cells.get(column, "") for column in first]) for line, cells in early[place + 1 :]]
+    if not options.header_row and (
+        holds_values([*first.values()]) or is_like_the_rest([*first.values()], below)
+    ):
         return {column: f"column_{column}" for column in early[place][1]}, early[place:]
     names = number_names([cell.strip() for cell in early[place][1].values()], options.name)
     return dict(zip(early[place][1], names, strict=True)), early[place + 1 :]
