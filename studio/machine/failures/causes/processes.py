@@ -98,6 +98,7 @@ FAILURES = (
         said(
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?No matching distribution found",
             r"Retrying \(Retry\(total=[\s\S]{0,9000}?satisfies the requirement",
+            r"(?P<doubtful>CondaHTTPError: HTTP 000)(?![\s\S]{0,900}(?:NewConnectionError|[Tt]imed? ?out|unreachable))",
             r"CondaHTTPError: HTTP 000|^\s*[\u00d7x] Failed to (?:download|fetch)[^\n]{1,200}\s[\s\S]{0,600}?"
             r"(?:error sending request|operation timed out|connection)",
             r"pip\._vendor[\s\S]{0,400}?(?:ReadTimeoutError|ConnectTimeoutError|NewConnectionError|IncompleteRead)",
@@ -111,6 +112,7 @@ FAILURES = (
             r"ProxyError|Cannot connect to proxy",
             r"SSL module is not available",
         ),
+        doubt=Doubt("no_ssl", "ssl_there", asked=True),
     ),
     Failure(
         "multi_gpu_windows",
