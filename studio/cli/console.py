@@ -276,8 +276,9 @@ def describe(event: RunEvent) -> Text | None:
     if isinstance(event, (RepairApplied, MemoryFreed)):
         return event.message
     if isinstance(event, TrialFinished):
+        kind = ".draws" if event.draws else ".known" if event.saving_known else ""
         return text(
-            "event.trial.known" if event.saving_known else "event.trial",
+            f"event.trial{kind}",
             took=event.took_s,
             tokens=event.longest_tokens,
             total=format_duration(event.total_s),

@@ -241,6 +241,8 @@ class TrialFinished(RunEvent):
     peak_vram_bytes: int = 0
     left_out: tuple[str, ...] = ()
     """Parts that the time did not allow, or that went well in an earlier run of the same model and versions."""
+    draws: bool = False
+    """Whether the steps learn from answers that are drawn meanwhile: how long that takes is not in total_s."""
 
     @property
     def saving_known(self) -> bool:

@@ -111,6 +111,7 @@ def try_out(
         total_s=trial.total_s,
         peak_vram_bytes=torch.cuda.max_memory_allocated(trainer.device) if on_gpu else 0,
         left_out=tuple(left_out),
+        draws=data.asked is not None,
     )
 
 

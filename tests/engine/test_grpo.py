@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from studio.core.events import EvalLogged, MemoryFreed, RunPlanned, SampleWritten, StepLogged, Warned
+from studio.cli.console import describe
+from studio.core.events import (
+    EvalLogged,
+    MemoryFreed,
+    RunPlanned,
+    SampleWritten,
+    StepLogged,
+    TrialFinished,
+    Warned,
+)
 from studio.core.recipe import RewardSpec, SamplingSpec
 from studio.data.sequence_packing import Example, RolloutFacts
 from studio.engine.loss_head import LossHead
@@ -266,6 +275,8 @@ def test_a_run_learns_from_its_own_answers(ran, jsonl, tmp_path):
     changes = CHANGES | {"data.source": str(write_prompts(jsonl, tmp_path / "prompts.jsonl"))}
     result = ran(changes | {"run.samples": 2})
     assert result.record.state == "finished", result.log
+    [trial] = result.of(TrialFinished)
+    assert trial.draws and describe(trial).id == "event.trial.draws", "how long drawing takes is not known"
     written = result.of(SampleWritten)
     assert written and all(one.prompt.replace("say", "yes") == one.expected for one in written)
     names = [one.name for one in result.of(RunPlanned)[0].metrics]
