@@ -431,8 +431,8 @@ def test_a_merged_model_computes_exactly_what_was_stored(shop, monkeypatch):
     desk, run = shop[0], shop[1]
     off: list[float] = []
 
-    def compare(model, tokenizer, expected, dtype) -> None:
-        found = artifact.fingerprint(model, expected.ids[0].tolist())
+    def compare(model, tokenizer, expected, dtype, read=None) -> None:
+        found = artifact.fingerprint(model, expected.ids[0].tolist(), read=read)
         off.append(float((found.logits - expected.logits).abs().max()))
         assert found.weights == expected.weights
 
