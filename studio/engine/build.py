@@ -75,9 +75,8 @@ def load_fast(
     tokens = make_room(loaded.model, facts, recipe.adapter)
     model = adapt(loaded.model, recipe.adapter, recipe.model.adapter, tokens)
     notes = (*held, *notes, *note_beside(model, recipe.optim.modules_rate))
-    if (
-        recipe.objective == REWARD.name
-    ):  # after the adapter, which would take the score for one of the model's linears
+    if recipe.objective == REWARD.name:
+        # After the adapter, which would take the score for one of the model's linears.
         add_score(unwrap(model))
         free_score(model)
     fast = make_fast(

@@ -40,14 +40,18 @@ def count_checkpoint(weights: Mapping[str, torch.Tensor], trainer: Any) -> int:
     return count_tensors(weights) + max(count_tensors(trainer.optimizer.state_dict()), moments)
 
 
+def name_kind(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the optimizer, the numbers it trains in and the kind of step of a checkpoint's state."""
+    return (*state["kind"], "stock")[:3]  # older studios knew one kind of step
+
+
 def read_kind(folder: Path) -> tuple[str, ...]:
-    """Return the optimizer, the numbers it trains in and the kind of step that a checkpoint was written with.
+    """Return name_kind() of a checkpoint, without reading its tensors.
 
     () where its state cannot be read: whoever takes it up hears what is wrong with it.
     """
     try:
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True)
-        return (*state["kind"], "stock")[:3]  # older studios knew one kind of step
+        return name_kind(torch.load(folder / STATE, map_location="cpu", weights_only=True, mmap=True))
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError):
         return ()
 

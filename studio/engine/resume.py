@@ -10,7 +10,7 @@ from studio.core.errors import StudioError
 from studio.core.events import RunEvent, Warned
 from studio.core.i18n import Text, text
 from studio.engine.checkpoint import Checkpoint, list_checkpoints, newest_valid
-from studio.engine.checkpoint_state import read_kind, read_training
+from studio.engine.checkpoint_state import name_kind, read_kind, read_training
 from studio.engine.run_folder import RunFolder
 from studio.engine.trainer import Trainer
 from studio.models.adapt import load_trained_state
@@ -40,7 +40,7 @@ def resume(folder: RunFolder, model: nn.Module, trainer: Trainer, emit: Callable
         return False
     weights, state = read_training(checkpoint.path)
     load_trained_state(model, weights)
-    if (kind := read_kind(checkpoint.path)) != (*trainer.kind,):
+    if (kind := name_kind(state)) != (*trainer.kind,):
         raise StudioError(
             text("run.plan_changed"),
             text("run.plan_changed.why", before=" / ".join(kind), now=" / ".join(trainer.kind)),

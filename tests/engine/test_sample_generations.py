@@ -8,7 +8,9 @@ import torch
 
 from studio.core.events import EvalLogged, PhaseStarted, SampleWritten, Warned
 from studio.engine import sample_generations as samples
+from studio.engine.generation import answerer
 from studio.engine.sample_generations import split_example
+from studio.planning import run_plan
 
 WATCHED = {
     "run.samples": 3,
@@ -42,6 +44,16 @@ def test_answers_come_at_the_start_at_each_evaluation_and_change_no_loss(ran):
     assert kinds[:5] == ["step_logged", *["sample_written"] * 3, "step_logged"], (
         "the first step does not wait"
     )
+
+
+def test_in_16_bits_the_studios_decoder_answers(ran, monkeypatch):
+    """Adapters are in fp32 there, and the model's own parts run under autocast alone."""
+    monkeypatch.setattr(run_plan, "decoder_pays", lambda gpu: True)
+    by_own_code = []
+    monkeypatch.setattr(answerer, "answer_by_generate", lambda *given, **more: by_own_code.append(given))
+    result = ran({"model.precision": "bf16", "run.samples": 1, "run.trial": False})
+    assert result.record.state == "finished" and result.of(SampleWritten), result.log
+    assert by_own_code == []
 
 
 def test_all_weights_are_asked_before_they_change(ran):

@@ -25,15 +25,6 @@ COMPARED_TOKENS = 48
 ANSWERING = (*NEEDED, "few_rows", "nf4_few_rows")
 """The ops that only answers ask for."""
 
-
-def leave_answers_own(kernels: Mapping[str, str]) -> dict[str, str]:
-    """Return what computes the ops of a training step, without those that only answers ask for.
-
-    A step binds these to their twins, for it needs none: by that an H200 took more than 90 s for what takes 5.
-    """
-    return {op: name for op, name in kernels.items() if op not in ANSWERING}
-
-
 ALLOWED = {torch.float32: 1e-3}
 ALLOWED_HALF = 0.1
 """Largest difference of logits, root mean square as a share of their spread: 2e-6 was seen in fp32; products that a
@@ -252,6 +243,14 @@ class Answerer:
         if error <= ALLOWED.get(self._autocast or self._decoder.dtype, ALLOWED_HALF):
             return None
         return text("generation.differs", error=f"{error:.1g}")
+
+
+def leave_answers_own(kernels: Mapping[str, str]) -> dict[str, str]:
+    """Return what computes the ops of a training step, without those that only answers ask for.
+
+    A step needs none of them and binds them to their twins, which is no decision on who computes them for answers.
+    """
+    return {op: name for op, name in kernels.items() if op not in ANSWERING}
 
 
 def _room_bytes(device: torch.device) -> int:

@@ -383,7 +383,7 @@ def take_over(
     if unknown:
         return text("model.decoder.unlike", part=unknown[0])
     ours = [p for layer in parts for group in layer.values() for p in order_parameters(group)]
-    ours += spec.trained_beside
+    ours += spec.other_adapters
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     tables, norms = list_beside(spec) if ours else ([], [])
     whole = not ours and trained == set(map(id, list_parameters(spec)))

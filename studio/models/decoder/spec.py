@@ -221,7 +221,7 @@ class DecoderSpec:
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
 
     @property
-    def trained_beside(self) -> list[nn.Parameter]:
+    def other_adapters(self) -> list[nn.Parameter]:
         """What is trained as adapters are, beside those of the layers' linears."""
         found = [
             p for layer in self.layers for own in (layer.mixer, layer.experts) if own for p in own.trained
