@@ -25,6 +25,7 @@ import torch  # noqa: E402 (the folder above must be on the path first)
 from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
 
+from studio.core.i18n import load_catalogue  # noqa: E402
 from studio.engine.generation.answerer import Answerer  # noqa: E402
 from studio.engine.generation.request import Request, Sampling  # noqa: E402
 from studio.engine.stop_tokens import Ends, find_ends  # noqa: E402
@@ -90,10 +91,12 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int)
     for name, ahead in (("studio", True), ("plain", False)):
         answerer = Answerer(model, tokenizer, ends, looks_ahead=ahead, opens=not options.wide)
 
-        def answer(answerer: Answerer = answerer) -> list[list[int]]:
+        def answer(answerer: Answerer = answerer, ahead: bool = ahead) -> list[list[int]]:
             answerer.forget()
             found = answerer.answer(requests, slots=batch)
             said["slow"] = answerer.slow
+            if ahead:
+                said["ahead"] = answerer.ahead
             return [one.tokens for one in found]
 
         ways[name] = answer
@@ -112,6 +115,9 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int)
         "same": sum(a == b for a, b in zip(said["generate"], said["studio"], strict=True)),
         "same_as_plain": said["plain"] == said["studio"],
     }  # fmt: skip
+    if said["ahead"] is not None:
+        line["ahead"] = said["ahead"].value
+        line["ahead_because"] = load_catalogue("en").say(said["ahead"].reason)
     for name, seconds in taken.items():
         line[f"{name}_s"] = round(statistics.median(seconds), 3)
         line[f"{name}_tokens_per_s"] = round(count / statistics.median(seconds), 1)
