@@ -50,7 +50,7 @@ LEAST_GAIN = 1.1
 SmolLM2-135M, 16 answers of 64 tokens: by 7 steps with guesses at a gain of 1 came 71 tokens more, and as many steps as
 without, since not all sequences repeat themselves.
 """
-TIMES = 9
+TIMES = 5
 """Of a step of so many rows, the last ones, of which the middle counts.
 
 The mean of the last two took one step of 820 ms beside other programs for what all cost, and read guesses because 24
