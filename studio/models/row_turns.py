@@ -11,14 +11,53 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import nn
 
 T = TypeVar("T")
 ROWS_BYTES = 2**28
 """Of all rows that wait for one another in a model: 5,461 tokens of one 4,096 wide."""
-STATES = 3
+WAITING_STATES = 3
 """What a row keeps for each token where it waits, in fp32 of the model's width: its state, that at the beginning of
 the model or of what follows, and what positions need."""
+HELD = "held_part"
+"""Where a model that is read part by part keeps what is to compute its rows together (streamed_model.HeldPart)."""
+
+
+def compute_rows(
+    model: nn.Module, rows: Sequence[Sequence[int]], take: Callable[[Any], T], most_bytes: int = ROWS_BYTES
+) -> list[T]:
+    """Return take(output) of each row of token ids, which a model computes one by one; take() need not keep the output.
+
+    A streamed model's weights are read once for as many rows as keep `most_bytes` waiting before a layer (at least
+    one), not once a row. The numbers are the same.
+    """
+    import torch
+
+    device, held = next(model.parameters()).device, getattr(model, HELD, None)
+
+    def call(row: Sequence[int]) -> T:
+        with torch.inference_mode():
+            return take(model(torch.tensor([list(row)], device=device), use_cache=False))
+
+    if held is None:
+        return [call(row) for row in rows]
+    token_bytes = WAITING_STATES * 4 * model.config.get_text_config().hidden_size
+    blocks: list[list[Sequence[int]]] = []
+    room_bytes = 0
+    for row in rows:
+        room_bytes -= len(row) * token_bytes
+        if room_bytes < 0 or not blocks:
+            blocks.append([])
+            room_bytes = most_bytes - len(row) * token_bytes
+        blocks[-1].append(row)
+    found: list[T] = []
+    for block in blocks:
+        found += held.compute([partial(call, row) for row in block])
+    return found
 
 
 class _Ended(BaseException):

@@ -7,7 +7,6 @@ words; the arithmetic is that of the model with all its weights in fp32, to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from studio.core.i18n import literal, text
 from studio.models.catalog import list_weights, read_header
 from studio.models.load import choose_attention, find_class, leave_one_core, set_evaluation, set_origin
 from studio.models.rope_scaling import scale_config
-from studio.models.row_turns import ROWS_BYTES, STATES, RowTurns
+from studio.models.row_turns import HELD, RowTurns
 from studio.models.tokenizer import last_line
 
 Read = Callable[[str], torch.Tensor]
@@ -33,8 +32,6 @@ Read = Callable[[str], torch.Tensor]
 T = TypeVar("T")
 ZERO_BYTES = 4
 """What a placeholder takes."""
-HELD = "held_part"
-"""Where a streamed model keeps its HeldPart."""
 
 
 def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any | None:
@@ -96,37 +93,6 @@ def stream(model: nn.Module, read: Read, go_on: Callable[[], None] = lambda: Non
     for unit, parameters in _list_units(model):
         _Part(unit, [(one, names[id(one)]) for one in parameters], read).attach(held)
     setattr(model, HELD, held)
-
-
-def compute_rows(
-    model: nn.Module, rows: Sequence[Sequence[int]], take: Callable[[Any], T], most_bytes: int = ROWS_BYTES
-) -> list[T]:
-    """Return take(output) of each row of token ids, which a model computes one by one; take() need not keep the output.
-
-    A streamed model's weights are read once for as many rows as keep `most_bytes` waiting before a layer (at least
-    one), not once a row. The numbers are the same.
-    """
-    device, held = next(model.parameters()).device, getattr(model, HELD, None)
-
-    def call(row: Sequence[int]) -> T:
-        with torch.inference_mode():
-            return take(model(torch.tensor([list(row)], device=device), use_cache=False))
-
-    if held is None:
-        return [call(row) for row in rows]
-    token_bytes = STATES * 4 * model.config.get_text_config().hidden_size
-    blocks: list[list[Sequence[int]]] = []
-    room_bytes = 0
-    for row in rows:
-        room_bytes -= len(row) * token_bytes
-        if room_bytes < 0 or not blocks:
-            blocks.append([])
-            room_bytes = most_bytes - len(row) * token_bytes
-        blocks[-1].append(row)
-    found: list[T] = []
-    for block in blocks:
-        found += held.compute([partial(call, row) for row in block])
-    return found
 
 
 class HeldPart:

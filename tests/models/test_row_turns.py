@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from studio.models.gguf.importance import measure_inputs
-from studio.models.row_turns import RowTurns
-from studio.models.streamed_model import compute_rows, draw_streamed, read_folder, stream
+from studio.models.row_turns import RowTurns, compute_rows
+from studio.models.streamed_model import draw_streamed, read_folder, stream
 
 ROWS = [list(range(2, 2 + length)) for length in (40, 3, 17, 64, 1)]
 

@@ -71,6 +71,6 @@ class FolderAnswers:
 
 
 def predict(model: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
-    from studio.models.streamed_model import compute_rows
+    from studio.models.row_turns import compute_rows
 
     return compute_rows(model, prompts, lambda output: output.logits[0, -1].float().log_softmax(-1))

@@ -170,7 +170,7 @@ def measure(
     import torch
     from transformers import AutoTokenizer
 
-    from studio.models.streamed_model import compute_rows
+    from studio.models.row_turns import compute_rows
 
     texts: list[Sequence[int]] = []
     left = min(CHECKED_TOKENS, KEPT_BYTES // (2 * model.config.vocab_size))

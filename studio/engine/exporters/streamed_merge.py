@@ -15,7 +15,7 @@ from studio.core.json_file import read_json
 from studio.engine.exporters.exporter import ExportJob, probe_ids
 from studio.models.architectures import holds_score
 from studio.models.gguf.importance import ROWS, TOKENS
-from studio.models.row_turns import ROWS_BYTES, STATES
+from studio.models.row_turns import ROWS_BYTES, WAITING_STATES
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ def count_bytes(job: ExportJob) -> int:
 def count_rows_bytes(job: ExportJob) -> int:
     """Return what reading rows of the data takes: states that wait, the answers of one; and what packing does."""
     facts = job.facts
-    waiting = min(ROWS_BYTES, 4 * STATES * facts.hidden_size * ROWS * TOKENS)
+    waiting = min(ROWS_BYTES, 4 * WAITING_STATES * facts.hidden_size * ROWS * TOKENS)
     return waiting + 4 * facts.vocabulary * TOKENS + PACKING_BYTES
 
 

@@ -58,7 +58,7 @@ def measure_inputs(
     model: nn.Module, linears: Mapping[str, str], rows: Sequence[Sequence[int]]
 ) -> dict[str, torch.Tensor]:
     """Return (columns,) fp32 above 0 by what each linear is called (keys of `linears`; values: its name in `model`)."""
-    from studio.models.streamed_model import compute_rows
+    from studio.models.row_turns import compute_rows
 
     texts = cut_texts(rows)
     sums: dict[str, torch.Tensor] = {}
