@@ -61,7 +61,7 @@ def measure_apart(step: DecoderStep, examples: list[Example]) -> list[Example]:
     objective = step.objective
 
     def score(beside):
-        values = step.log_probabilities(beside).numpy()
+        values = step.log_probabilities(beside).cpu().numpy()
         edges = np.cumsum([0, *(int(one.trained[1:].sum()) for one in beside)])
         return [values[a:b] for a, b in zip(edges, edges[1:], strict=False)]
 
