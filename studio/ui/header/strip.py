@@ -92,7 +92,9 @@ def chip(
     on = state in ("running", "paused")
     percent = f"{view.step / view.total_steps:.0%}" if view.total_steps and on else ""
     phase = say(f"ui.phase.{view.phase}") if state == "running" and view.phase not in ("", "train") else ""
-    left = say("ui.chip.left", time=_time_left(view.left_s, say)) if view.left_s and state == "running" else ""
+    left = (
+        say("ui.chip.left", time=_time_left(view.left_s, say)) if view.left_s and state == "running" else ""
+    )
     return render(
         "header/chip.html",
         say,
