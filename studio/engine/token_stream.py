@@ -63,7 +63,7 @@ def join_apart(examples: Sequence[Example], pad_id: int, multiple: int) -> Token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class CompanionStream:
     """The companions of examples behind their stream: of each only what it does not begin with alike.
 
     T' rows of companions, E' of the companions written out, N' of their tokens count.
@@ -81,7 +81,7 @@ class Beside:
     """Its `rows` (E',) are rows of stream and companions together, its `own` (T',) places of the companions' rows."""
 
 
-def join_beside(examples: Sequence[Example], rows: int, pad_id: int, multiple: int) -> Beside:
+def join_beside(examples: Sequence[Example], rows: int, pad_id: int, multiple: int) -> CompanionStream:
     """Return the companions of `examples`, of one document each, whose stream by join_apart() has `rows` rows."""
     end, start, written = rows, 0, 0
     ids, lengths, picks, targets, row_maps, own = [], [], [], [], [], []
@@ -103,7 +103,7 @@ def join_beside(examples: Sequence[Example], rows: int, pad_id: int, multiple: i
     row_maps.append(np.arange(end, end + missing))
     own.append(np.arange(written, written + missing))
     lengths[-1] += missing
-    return Beside(
+    return CompanionStream(
         ids=np.concatenate(ids).astype(np.int64),
         lengths=tuple(lengths),
         picks=np.concatenate(picks),

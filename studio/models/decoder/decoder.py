@@ -150,10 +150,8 @@ class Decoder:
 
     def make_rows(self, documents: Documents, seed: Tensor | None = None) -> BatchLayout:
         """Return what the layers need to know of the rows of `documents`; `seed` draws their dropout, None: none."""
-        tables, portion = (
-            self.rotary.up_to(documents.longest_of_all, self.device),
-            self.policy.mlp_chunk_tokens,
-        )
+        tables = self.rotary.up_to(documents.longest_of_all, self.device)
+        portion = self.policy.mlp_chunk_tokens
         return BatchLayout(documents.row_positions, documents, tables, Drops(seed), portion)
 
     def make_tables(self, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
