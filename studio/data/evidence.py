@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.core.i18n import Text, text
+from studio.data.annexes import ORDERS, lists_key_words
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
 from studio.data.dataset_kinds import find_entry, find_remark
@@ -22,10 +23,12 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.checkers import find_checkers
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
+from studio.data.formats.rl import POSED, SURE, is_checkable
 from studio.data.labels import find_label
 from studio.data.likelihood import (
     ASIDE,
@@ -63,7 +66,6 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.unused_columns import ORDERS
 from studio.data.whole_examples import REVIEWED, is_part
 
 HEADS = frozenset("title headline heading name".split())
@@ -78,6 +80,8 @@ HEADING = 4
 """So many times shorter than the answer is a title, which is no other answer."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
+CHECKED = 0.9
+"""Of the answers that a program checks, so many are numbers, options or formulas."""
 ASKING = 0.8
 """Share of cells that end in a question mark in a column of questions; a column of answers has few."""
 TELLING = 0.2
@@ -133,6 +137,8 @@ def _weigh_format(
 ) -> Text | None:
     """Return why talks are talks beside a text, and answers and labels such; None where two forms are there."""
     known = [*measure_columns(columns, rows).values()]
+    if choices[0] == "rl" and "answer" not in mapping and (checkers := find_checkers(columns, rows)):
+        return text("data.evidence.checked", columns=show_names(checkers))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
         if len(talks) != 1:
@@ -161,7 +167,7 @@ def _weigh_format(
         ]
         if choices[0] == "prompt_completion" and len(written) == 1 and not written[0].is_labels:
             return text("data.evidence.answers", column=shorten(written[0].name))
-    if {*choices} == {"prompt_completion", "rl"}:
+    if {*choices} == {"prompt_completion", "rl"} and not list_worded(mapping, columns, rows):
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
         answers += [
             one for one in known if one.coded and hints(one, PRODUCTS) and _is_whole(one) and one.plain
@@ -183,16 +189,31 @@ def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -
 
     Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
     """
-    rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
+    checkers = find_checkers(columns, rows)
+    rest = [name for name in columns if name not in chosen.values() and name not in checkers]
+    rest = measure_columns(rest, rows).values()
     named = "prompt" in chosen
     return any(
         one.is_prose
+        or (named and bool(checkers) and is_answer(one))
         or (
             named
+            and not checkers  # beside which a label only sorts
             and may_answer(one)
             and ((one.spoken and (one.plain or one.is_labels)) or is_answer(one) or one.counted or one.tagged)
         )
+        or (named and not checkers and _lists_words(one, rows))
         for one in rest
+    )
+
+
+def _lists_words(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column's cells are lists of texts, however short: names, addresses, ideas."""
+    cells = [row[one.name] for row in rows[:LOOKED_AT] if row.get(one.name)]
+    noted = {*part_name(one.name)} & (BLOCKING - {"title", "titles", "name", "names"}) or is_noted(one)
+    lists = all(isinstance(cell, (list, tuple)) for cell in cells)
+    return (
+        bool(cells) and lists and not noted and all(isinstance(part, str) for cell in cells for part in cell)
     )
 
 
@@ -202,6 +223,22 @@ def is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values])
     answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
     texts = answer is not None and prompt is not None and answer.plain and prompt.plain
     return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
+
+
+def list_worded(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[str, ...]:
+    """Return what a prompt and a known answer in words may be, the likelier format first; () for any other.
+
+    Words are learned as often as they are held against the model's own, and no program holds them exactly.
+    """
+    answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
+    posed = simplify(mapping.get("prompt", "")) in POSED
+    if answer is None or not posed or simplify(answer.name) not in SURE or not answer.plain:
+        return ()
+    cells = [row[answer.name] for row in rows[:LOOKED_AT] if not is_empty(row.get(answer.name))]
+    if answer.coded or sum(map(is_checkable, cells)) >= CHECKED * len(cells):
+        return ()
+    formats = ("prompt_completion", "rl")
+    return formats if answer.words >= SENTENCE else formats[::-1]
 
 
 def is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
@@ -220,6 +257,8 @@ def _weigh_pair(
     question, answer = known[asked], known[learned]
     if not _is_written(answer) and any(holds_turns(row.get(asked)) for row in rows[:LOOKED_AT]):
         return None  # who asks in turns says what answers them
+    if not answer.plain and not _is_written(answer) and lists_key_words(answer, rows):
+        return None  # what an answer is to name, perhaps
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if are_sides(asked, learned):
         return None  # compared, perhaps

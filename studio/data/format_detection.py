@@ -20,9 +20,9 @@ from studio.data.columns import repeats
 from studio.data.context_evidence import leaves_words
 from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
-from studio.data.evidence import weigh
+from studio.data.evidence import list_worded, weigh
 from studio.data.formats import FORMATS
-from studio.data.formats.aliases import INSTRUCTION, QUESTIONS
+from studio.data.formats.aliases import EXPECTED, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
@@ -187,6 +187,11 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     complete = bool(chosen) and all(
         any(chosen.get(role) for role in roles.split("|")) for roles in best.required
     )
+    worded = list_worded(score.match.mapping, columns, rows) if best.name == "rl" and not chosen else ()
+    if worded:
+        what = text("data.ask.worded", answer=shorten(score.match.mapping["answer"]))
+        found = _settle(best, score.match, columns, rows, score, (ask_format(what, worded),), chosen)
+        return dataclasses.replace(found, ranked=ranked)
     half, asked_for = doubt_roles(best, score, columns, rows, chosen, sure=score.confidence >= ACCEPT)
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
@@ -266,6 +271,10 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
+        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in EXPECTED:
+            # Who was told that it holds words, and wants them learned, has said which column.
+            match = dataclasses.replace(match, mapping={**match.mapping, role: free[0]})
+            continue
         ranked = role in (*ANSWERING, *ASKED)
         question = next((match.mapping[name] for name in ASKED if name in match.mapping), "")
         first = next((one.choices[0] for one in asked if one.field.rpartition(".")[2] in ASKED), "")
