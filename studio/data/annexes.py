@@ -8,6 +8,7 @@ from studio.data.columns import LOOKED_AT, WORDY, Column
 from studio.data.formats.aliases import MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
+from studio.data.formats.context import tells_answer
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.written_lists import open_written
 from studio.data.likelihood import BESIDE, NOTED
@@ -78,8 +79,13 @@ def holds_objects(name: str, rows: Sequence[Values]) -> bool:
 
 
 def is_behind(one: Column, answer: Column, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether a column only stands behind an answer: it explains it, or says where it stands."""
-    return follows(one, answer, columns) or cites(one, answer, rows)
+    """Return whether a column only stands behind an answer: it explains it, says where it stands, or says it again."""
+    return follows(one, answer, columns) or cites(one, answer, rows) or tells(one, answer, rows)
+
+
+def tells(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a hint holds the short answer that it helps to."""
+    return not answer.is_prose and tells_answer(one.name, answer.name, rows)
 
 
 def follows(one: Column, answer: Column, columns: Sequence[str]) -> bool:

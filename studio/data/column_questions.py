@@ -21,7 +21,8 @@ from studio.data.formats.context import REMARKS, TECHNICAL, is_material
 from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, GRADED, JUDGED, TRUE, is_answer
+from studio.data.ranking import DATED, GRADED, JUDGED, MOSTLY, TRUE, is_answer
+from studio.data.related_names import hints
 from studio.data.whole_examples import ends_with, find_alone, find_corrected, find_halves
 
 CODE_CHARACTERS = 12
@@ -32,6 +33,8 @@ WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
 SAME_ROWS = 5
 """In so many rows at least one and the same cell says nothing of any of them."""
+TAG_WORDS = 3
+"""Words of a tag, which many rows may lack."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 
@@ -157,11 +160,11 @@ def _find_codes(columns: Sequence[Column], questions: Sequence[Column]) -> Colum
 def _list_sorting(question: str, choices: Sequence[str], known: Sequence[Column]) -> list[str]:
     """Return `choices` where each is a label that sorts what asks, and none that somebody found out; else []."""
     asking = next((one for one in known if one.name == question), None)
-    asks = asking is not None and asking.is_prose and simplify(question) in (*QUESTIONS, "prompt")
+    asks = asking is not None and asking.is_prose and hints(asking, (*QUESTIONS, "prompt"))
     labels = [one for one in known if one.name in choices]
     sorting = all(
         not is_answer(one)
-        and (one.is_labels or one.distinct == 1)
+        and (one.is_labels or one.distinct == 1 or (one.filled < MOSTLY and one.words <= TAG_WORDS))
         and not {*part_name(one.name)} & (JUDGED | TRUE)
         for one in labels
     )

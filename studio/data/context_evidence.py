@@ -28,6 +28,7 @@ from studio.data.likelihood import (
 from studio.data.ranking import (
     DATED,
     JUDGED,
+    find_right,
 )
 from studio.data.related_names import (
     OLD,
@@ -76,6 +77,9 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
         measured[name] for name in (mapping.get("completion"), mapping.get("output")) if name in measured
     ]
     known = [one for one in known if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    right = find_right([*measured.values()])
+    if right is not None and right.name == mapping.get("completion"):
+        known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
     read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):

@@ -28,7 +28,6 @@ from studio.data.formats.checkers import find_checkers
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
-from studio.data.formats.rl import POSED, SURE, is_checkable
 from studio.data.labels import find_label
 from studio.data.likelihood import (
     ASIDE,
@@ -41,6 +40,7 @@ from studio.data.likelihood import (
     rank_pairs,
 )
 from studio.data.open_question import Question
+from studio.data.prompt_answers import SENTENCE, list_worded
 from studio.data.ranking import (
     DECISIONS,
     GRADED,
@@ -50,11 +50,11 @@ from studio.data.ranking import (
     OWN,
     THINKING,
     describes_code,
+    find_right,
     heads_document,
     is_answer,
     is_one_of_several,
     is_test,
-    may_answer,
 )
 from studio.data.related_names import (
     OLD,
@@ -72,16 +72,12 @@ HEADS = frozenset("title headline heading name".split())
 """Names of what heads a text."""
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
-SENTENCE = 6
-"""Words from which on an answer is no value to be checked."""
 DOCUMENT = 25
 """Words from which on the only text of a row is a document."""
 HEADING = 4
 """So many times shorter than the answer is a title, which is no other answer."""
 SHORT = 0.5
 """Of the rows, so many different short answers are no labels."""
-CHECKED = 0.9
-"""Of the answers that a program checks, so many are numbers, options or formulas."""
 ASKING = 0.8
 """Share of cells that end in a question mark in a column of questions; a column of answers has few."""
 TELLING = 0.2
@@ -137,7 +133,9 @@ def _weigh_format(
 ) -> Text | None:
     """Return why talks are talks beside a text, and answers and labels such; None where two forms are there."""
     known = [*measure_columns(columns, rows).values()]
-    if choices[0] == "rl" and "answer" not in mapping and (checkers := find_checkers(columns, rows)):
+    known_answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
+    counted = known_answer is None or not known_answer.is_prose
+    if choices[0] == "rl" and counted and (checkers := find_checkers(columns, rows)):
         return text("data.evidence.checked", columns=show_names(checkers))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
@@ -184,69 +182,6 @@ def _weigh_format(
     return None
 
 
-def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
-    """Return whether a column beside the question may be its answer: words of any kind, or short ones and none named.
-
-    Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
-    """
-    checkers = find_checkers(columns, rows)
-    rest = [name for name in columns if name not in chosen.values() and name not in checkers]
-    rest = measure_columns(rest, rows).values()
-    named = "prompt" in chosen
-    return any(
-        one.is_prose
-        or (named and bool(checkers) and is_answer(one))
-        or (
-            named
-            and not checkers  # beside which a label only sorts
-            and may_answer(one)
-            and ((one.spoken and (one.plain or one.is_labels)) or is_answer(one) or one.counted or one.tagged)
-        )
-        or (named and not checkers and _lists_words(one, rows))
-        for one in rest
-    )
-
-
-def _lists_words(one: Column, rows: Sequence[Values]) -> bool:
-    """Return whether a column's cells are lists of texts, however short: names, addresses, ideas."""
-    cells = [row[one.name] for row in rows[:LOOKED_AT] if row.get(one.name)]
-    noted = {*part_name(one.name)} & (BLOCKING - {"title", "titles", "name", "names"}) or is_noted(one)
-    lists = all(isinstance(cell, (list, tuple)) for cell in cells)
-    return (
-        bool(cells) and lists and not noted and all(isinstance(part, str) for cell in cells for part in cell)
-    )
-
-
-def is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether what answers are checked against is sentences beside a question in words."""
-    known = measure_columns(columns, rows)
-    answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
-    texts = answer is not None and prompt is not None and answer.plain and prompt.plain
-    return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
-
-
-def list_worded(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[str, ...]:
-    """Return what a prompt and a known answer in words may be, the likelier format first; () for any other.
-
-    Words are learned as often as they are held against the model's own, and no program holds them exactly.
-    """
-    answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
-    posed = simplify(mapping.get("prompt", "")) in POSED
-    if answer is None or not posed or simplify(answer.name) not in SURE or not answer.plain:
-        return ()
-    cells = [row[answer.name] for row in rows[:LOOKED_AT] if not is_empty(row.get(answer.name))]
-    if answer.coded or sum(map(is_checkable, cells)) >= CHECKED * len(cells):
-        return ()
-    formats = ("prompt_completion", "rl")
-    return formats if answer.words >= SENTENCE else formats[::-1]
-
-
-def is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether a column holds labels that somebody gave."""
-    known = measure_columns(columns, rows).values()
-    return any(is_answer(one) and 1 < one.distinct <= one.rows / 2 for one in known)
-
-
 def _weigh_pair(
     asked: str, learned: str, used: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
 ) -> Text | None:
@@ -257,8 +192,16 @@ def _weigh_pair(
     question, answer = known[asked], known[learned]
     if not _is_written(answer) and any(holds_turns(row.get(asked)) for row in rows[:LOOKED_AT]):
         return None  # who asks in turns says what answers them
-    if not answer.plain and not _is_written(answer) and lists_key_words(answer, rows):
-        return None  # what an answer is to name, perhaps
+    if right := find_right([*known.values()]):
+        return (
+            _tell(asked, learned)
+            if right is answer and (_is_read(question) or question.asks >= SHORT)
+            else None
+        )
+    if (not answer.plain and not _is_written(answer) and lists_key_words(answer, rows)) or _is_described(
+        answer
+    ):
+        return None  # what an answer is to name, or to do, perhaps
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if are_sides(asked, learned):
         return None  # compared, perhaps
@@ -330,6 +273,12 @@ def _weigh_pair(
     asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
     named = _is_written(answer) or (asking and not _is_aside(answer))
     return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_described(answer: Column) -> bool:
+    """Return whether a column is called what is expected, and no answer: `expected_behavior`, `expected_tools`."""
+    expected = {*part_name(answer.name)} & {"expected", "desired", "should"}
+    return bool(expected) and not hints(answer, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL))
 
 
 def _is_known(answer: Column, question: Column, rest: Sequence[Column]) -> bool:

@@ -20,10 +20,11 @@ from studio.data.columns import repeats
 from studio.data.context_evidence import leaves_words
 from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
-from studio.data.evidence import list_worded, weigh
+from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.checkers import find_checkers
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
@@ -32,6 +33,7 @@ from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
+from studio.data.prompt_answers import list_worded
 from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
@@ -220,7 +222,8 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
         # Who has answers beside a text, or a question, hardly wants to learn the text alone, or from rewards.
         open_talks = best.name == "rl" and {*rivals[1:]} <= {*TALKED}
-        order = rivals if open_talks else sorted(rivals, key=lambda name: name in ("text", "rl"))
+        checked = best.name == "rl" and bool(find_checkers(columns, rows))
+        order = rivals if open_talks or checked else sorted(rivals, key=lambda name: name in ("text", "rl"))
         asked = (ask_format(what, order),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))

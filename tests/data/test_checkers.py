@@ -96,3 +96,55 @@ def test_lists_beside_a_named_prompt_may_be_its_answer(tell):
 def test_what_an_answer_is_to_name_is_not_learned_unasked(tell):
     report = tell(question=TASKS, terms=[[port, "old pier", "boat"] for port in PORTS])
     assert "mapping.completion" in asked(report)
+
+
+def test_tags_that_many_prompts_lack_sort_them(tell):
+    tags = [f"{port} boats" if n % 2 else "" for n, port in enumerate(PORTS)]
+    report = tell(prompt_text=TASKS, setting=["sea", "land", "air"] * 4, remark_tag=tags)
+    assert asked(report) == {"format": ["rl", "prompt_completion"]}
+
+
+def test_a_result_beside_the_rule_that_checks_it_is_rewarded(tell):
+    rules = [{"style": "rule", "ground_truth": {"target": n}} for n in range(12)]
+    turns = [[{"role": "user", "content": task}] for task in TASKS]
+    report = tell(target=[str(n) for n in range(12)], prompt=turns, reward_model=rules)
+    assert (report["format"], asked(report), report["confidence"]) == ("rl", {}, 0.9)
+
+
+def test_how_one_is_to_behave_is_no_answer(tell):
+    report = tell(
+        question=TASKS, expected_behavior=[f"Names the pier of {port} and the hour." for port in PORTS]
+    )
+    assert "mapping.completion" in asked(report)
+    report = tell(question=TASKS, expected_reply=SAID)
+    assert asked(report) == {} and report["mapping"]["completion"] == "expected_reply"
+
+
+def test_whether_code_was_given_is_no_code(tell):
+    report = tell(
+        question=TASKS, code_given=[0, 1] * 6, pasted=[f"def go():\n    return {n}" for n in range(12)]
+    )
+    assert report["mapping"].get("completion") != "code_given" and asked(report)
+
+
+@pytest.mark.parametrize("right", ["correct", "correct_option", "верный_ответ", "richtig"])
+def test_the_right_one_beside_wrong_ones_is_learned(tell, right):
+    quiz = {
+        "question": [f"Which call says {port.lower()}?" for port in PORTS],
+        right: [f"say('{n}')" for n in range(12)],
+    }
+    quiz |= {f"wrong{k}": [f"cry{k}('{n}')" for n in range(12)] for k in (1, 2)}
+    told = [f"The call say('{n}') says it, and no other call does." for n in range(12)]
+    report = tell(**quiz, hint=told)
+    assert asked(report) == {} and report["mapping"] == {"prompt": "question", "completion": right}
+    # A hint that does not say it may be read.
+    assert tell(**quiz, hint=SAID)["mapping"].get("material") in ("hint", None)
+
+
+def test_places_without_a_word_are_asked_about(tmp_path):
+    from studio.core.recipe import DatasetSpec
+    from studio.data.dataset_report import describe
+
+    path = tmp_path / "places.txt"
+    path.write_text("".join(f"[{n}, {n + 4}] ; [{n * 3}, 91]\n" for n in range(40)), encoding="utf-8")
+    assert describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")["needs_answer"]
