@@ -1,4 +1,4 @@
-"""Steps of pairs and of groups of answers, prompts shared and apart, in turns in one process: JSON lines.
+"""Steps of pairs and of groups of answers, prompts apart, shared, and shared by a recorded graph, in turns: JSON lines.
 
 `shared_prompts.py --pairs 512:256 --groups 512:512:8`: tokens of a prompt and of an answer, and answers to a prompt.
 Random weights in the shape of Llama 3.1 8B's layers, as many as `--layers` says. Each line has the seconds of a step
@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig  # noqa: E402
 
 from studio.core.recipe import PreferenceSpec, SamplingSpec  # noqa: E402
 from studio.data.sequence_packing import Example, RolloutFacts  # noqa: E402
+from studio.engine.batches import StepOrder, measure_windows  # noqa: E402
 from studio.engine.decoder_step import DecoderStep  # noqa: E402
 from studio.engine.objectives import get_objective  # noqa: E402
 from studio.models.adapt import unwrap  # noqa: E402
@@ -96,10 +97,15 @@ def compare(decoder: Decoder, name: str, examples: list[Example]) -> Iterator[di
     device = decoder.device
     objective = get_objective(name, PreferenceSpec() if name == "dpo" else SamplingSpec())
     count = sum(map(objective.count, examples))
+    ways = ("apart", "shared", "recorded") if device.type == "cuda" and name == "dpo" else ("apart", "shared")
     steps = {
-        way: DecoderStep(decoder, objective=objective, pad_id=0, shares_prompts=way == "shared")
-        for way in ("apart", "shared")
+        way: DecoderStep(decoder, objective=objective, pad_id=0, shares_prompts=way != "apart")
+        for way in ways
     }
+    if "recorded" in steps:
+        recorded, order = steps["recorded"], StepOrder(len(examples), len(examples), 0)
+        recorded.expect(measure_windows(order, examples, 1, recorded.expects_sequences), ROUNDS)
+        recorded.cut(examples, len(examples), recorded.find_longest(examples))
     seconds: dict[str, list[float]] = {way: [] for way in steps}
     gradients, peaks = {}, {}
     for round_ in range(ROUNDS + 2):
@@ -116,15 +122,16 @@ def compare(decoder: Decoder, name: str, examples: list[Example]) -> Iterator[di
             if round_ > 1:
                 seconds[way].append(time.perf_counter() - begun_s)
             gradients[way] = decoder.store.gradients.clone()
-    cosine = torch.nn.functional.cosine_similarity(*(one.double() for one in gradients.values()), dim=0)
     for way, step in steps.items():
+        pair = (gradients[one].double() for one in ("apart", way))
         yield {
             "way": way,
+            "graphs": len(step._graphs[1].recorded) if step._graphs else 0,
             "rows": len(step._join(examples).ids),
             "least_s": min(seconds[way]),
             "median_s": statistics.median(seconds[way]),
             "peak_bytes": peaks.get(way, 0),
-            "cosine": float(cosine),
+            "cosine": float(torch.nn.functional.cosine_similarity(*pair, dim=0)),
         }
 
 

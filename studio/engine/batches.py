@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from studio.data.common_beginnings import count_once
 from studio.data.sequence_packing import (
     Example,
     count_documents,
@@ -27,6 +28,8 @@ prepare themselves for each length do so early; a processor would only compute m
 
 MEASURED_STEPS = 1000
 """Of so many steps the sizes are looked at before the first one, in some 30 ms: they stand for all."""
+READ_STEPS = 200
+"""The same where examples must be read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,29 @@ class RowSizes:
     """How many documents each row has."""
     longest: tuple[int, ...]
     """An upper bound for the tokens of each row's longest document."""
+    shared: tuple[int, ...] = ()
+    """Tokens of each row where its documents have what they share once; empty: nothing is shared."""
+
+    @property
+    def once(self) -> tuple[int, ...]:
+        """How many tokens of each row are computed."""
+        return self.shared or self.lengths
 
 
-def measure_windows(order: StepOrder, examples: Sequence[Example], steps: int) -> list[RowSizes]:
-    """Return the sizes of the rows of each of the first `steps` steps, of MEASURED_STEPS at most."""
+def measure_windows(
+    order: StepOrder, examples: Sequence[Example], steps: int, sequences: int = 1
+) -> list[RowSizes]:
+    """Return the sizes of the rows of each of the first `steps` steps, of MEASURED_STEPS at most.
+
+    `sequences`: so many documents of an example share what they begin with. From 2 on examples are read, of READ_STEPS.
+    """
     all_lengths, all_documents = measure_lengths(examples), count_documents(examples)
     windows = []
+    if sequences > 1:
+        return [
+            _read_sizes([examples[i] for i in order.indices(step)], sequences)
+            for step in range(min(steps, READ_STEPS))
+        ]
     for step in range(min(steps, MEASURED_STEPS)):
         rows = np.asarray(order.indices(step))
         rows = rows[np.argsort(-all_lengths[rows], kind="stable")]
@@ -77,6 +97,16 @@ def measure_windows(order: StepOrder, examples: Sequence[Example], steps: int) -
         # Of rows with several documents the longest is not known without reading them.
         windows.append(RowSizes(tuple(lengths), tuple(documents), tuple(lengths)))
     return windows
+
+
+def _read_sizes(examples: Sequence[Example], sequences: int) -> RowSizes:
+    rows = sorted(examples, key=lambda one: -len(one.token_ids))
+    return RowSizes(
+        tuple(len(one.token_ids) for one in rows),
+        tuple(len(one.lengths) for one in rows),
+        tuple(max(one.lengths) for one in rows),
+        tuple(count_once(one, sequences) for one in rows),
+    )
 
 
 def cut_rows(

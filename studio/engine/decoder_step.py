@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from studio_kernels.adamw import Steps
 from studio_kernels.attention import Documents
-from studio_kernels.shared_beginnings import SharedBeginnings
 from torch import Tensor
 
 from studio.data.common_beginnings import count_once, find_longest
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_in_order, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
-from studio.engine.token_stream import TokenStream, group_by_prompt, join, join_apart, join_shared, pair_up
+from studio.engine.token_stream import TokenStream, group_by_prompt, join_apart, join_shared, pair_up
 from studio.engine.train_step import Scale, sort_places, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.beginnings import as_shared
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
@@ -59,6 +59,8 @@ class DecoderStep:
         self._by_prompt = self._shares and objective.answers_again
         self.pad_id = pad_id
         self.device = decoder.device
+        self._records = self.device.type == "cuda"
+        self.capability = torch.cuda.get_device_capability(self.device) if self._records else (0, 0)
         self.pad_multiple = PAD_MULTIPLE.get(self.device.type, PAD_MULTIPLE["cpu"])
         store = decoder.store
         parts = [_as_parameter(store.weights[part], store.gradients[part]) for part in store.parts]
@@ -71,6 +73,11 @@ class DecoderStep:
         self._shapes: tuple[int, Shapes | None] = (0, None)
         self._graphs: tuple[int, GraphedDecoder] | None = None
         self._staging = Staging(self.device)
+
+    @property
+    def expects_sequences(self) -> int:
+        """See Step: of what is never recorded no sizes are needed."""
+        return self.objective.sequences if self._shares and not self._by_prompt and self._records else 1
 
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """See Step: by these sizes it is decided which shapes are recorded."""
@@ -154,11 +161,17 @@ class DecoderStep:
         """Add gradients as Decoder.add_gradients() does, by a recorded graph where there is one."""
         graph = self._graph()
         if graph is not None:
-            ids, lengths, picks = join(examples, self.pad_id, 1)
-            size = graph.fit(lengths) if len(picks) else 0
+            one = self._join(examples, 1)
+            size = graph.fit(one.lengths, one.beginnings) if len(one.picks) else 0
             if size:
-                given = {"size": size, "scale": factors, "judge": judge, "seed": seed}
-                return graph.add_gradients(ids, lengths, picks, ids[picks + 1], **given)
+                given = {
+                    "size": size,
+                    "scale": factors,
+                    "judge": judge,
+                    "seed": seed,
+                    "begun": one.beginnings,
+                }
+                return graph.add_gradients(one.ids, one.lengths, one.picks, one.targets, **given)
         return self.decoder.add_gradients(*self._place(examples, seed), factors, judge)
 
     def evaluate(self, examples: Sequence[Example]) -> Tensor:
@@ -183,12 +196,14 @@ class DecoderStep:
         """Let go of what is recorded, and of its memory; it is recorded anew when next needed."""
         self._graphs = None
 
-    def _join(self, examples: Sequence[Example]) -> TokenStream:
+    def _join(self, examples: Sequence[Example], multiple: int = 0) -> TokenStream:
+        """Return the stream of `examples`, filled up to a multiple of `multiple` rows; 0: of what the device likes."""
+        multiple = multiple or self.pad_multiple
         if self._shares:
             by_prompt = self._by_prompt
             groups = group_by_prompt(examples) if by_prompt else pair_up(examples, self.objective.sequences)
-            return join_shared(examples, groups, self.pad_id, self.pad_multiple)
-        return join_apart(examples, self.pad_id, self.pad_multiple)
+            return join_shared(examples, groups, self.pad_id, multiple)
+        return join_apart(examples, self.pad_id, multiple)
 
     def _place(
         self, examples: Sequence[Example], seed: int | None = None
@@ -199,7 +214,7 @@ class DecoderStep:
         drawn = np.array([seed or 0], dtype=np.int64)
         arrays = [stream.ids, stream.picks, stream.targets, drawn, *split_rows(lengths)]
         if begun is not None:
-            arrays += [begun.rows, begun.own, *(one for pair in begun.again for one in pair)]
+            arrays += begun.arrays
         tokens, picks, targets, drawn, starts, positions, *more = self._staging.send(arrays)
         documents = Documents(
             lengths=lengths,
@@ -207,32 +222,42 @@ class DecoderStep:
             positions=positions,
             uniform=lengths[0] if len(set(lengths)) == 1 else None,
             longest=max(lengths),
-            shared=_as_shared(*more) if more else None,
+            shared=as_shared(*more) if more else None,
         )
         rows = self.decoder.make_rows(documents, drawn[0] if self._drops and seed is not None else None)
         return tokens, rows, picks, targets
 
     def _choose_shapes(self, most_rows: int, most_tokens: int) -> Shapes | None:
         """Return the shapes that micro-steps of at most so many tokens are recorded in, None where none is."""
-        if self._shares:  # a recording knows documents by their starts alone
+        if self._by_prompt:  # which answers meet in a micro-step is not known before they are drawn
             return None
-        counts, documents, longest, shortest = [], 1, 1, math.inf
+        counts, repeated, documents, longest, shortest = [], [], 1, 1, math.inf
         for rows in self._windows:
-            for stream in self._cut(rows.lengths, most_rows, most_tokens):
-                counts.append(sum(rows.lengths[row] for row in stream))
+            for stream in self._cut(rows.once, most_rows, most_tokens):
+                counts.append(sum(rows.once[row] for row in stream))
+                repeated.append(sum(rows.lengths[row] for row in stream) - counts[-1])
                 documents = max(documents, sum(rows.documents[row] for row in stream))
             longest, shortest = max(longest, *rows.longest), min(shortest, *rows.longest)
-        if not counts or self.device.type != "cuda" or not is_small(self._operations_a_token, max(counts)):
+        small = self._records and is_small(self._operations_a_token, max(counts, default=0), self.capability)
+        if not counts or not small:
             return None
         uniform = (
-            longest == shortest and documents * longest >= max(counts) and not longest % SIZE_STEP_TOKENS
+            longest == shortest
+            and documents * longest >= max(counts)
+            and not (longest % SIZE_STEP_TOKENS or self._shares)
         )
         if uniform:
             return Shapes(
                 sizes=tuple(sorted(set(counts))), documents=documents, longest=longest, uniform=True
             )
         steps = self._steps * len(counts) // len(self._windows)
-        return Shapes(sizes=choose_sizes(counts, steps), documents=documents, longest=longest)
+        sizes = choose_sizes(counts, steps)
+        if not self._shares:
+            return Shapes(sizes=sizes, documents=documents, longest=longest)
+        most = [max((r for c, r in zip(counts, repeated, strict=True) if c <= s), default=0) for s in sizes]
+        spare = tuple((one // SIZE_STEP_TOKENS + 1) * SIZE_STEP_TOKENS for one in most)
+        rounds = self.objective.sequences - 1
+        return Shapes(sizes=sizes, documents=documents, longest=longest, spare=spare, rounds=rounds)
 
     def _graph(self) -> GraphedDecoder | None:
         """Return the recorder, a new one when policy or kernels have changed since; None where nothing is recorded."""
@@ -260,11 +285,6 @@ class _Judge:
         picked = dataclasses.replace(self.picked, entropies=entropies)
         self.terms = self.objective.loss(log_probabilities, picked)
         return self.terms.gradient * self.factor
-
-
-def _as_shared(rows: Tensor, own: Tensor, *again: Tensor) -> SharedBeginnings:
-    """Return Beginnings as they were sent."""
-    return SharedBeginnings(rows=rows, own=own, again=tuple(zip(again[0::2], again[1::2], strict=True)))
 
 
 def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter]:

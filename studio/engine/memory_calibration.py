@@ -148,7 +148,7 @@ def calibrate(
     }
     recipe = change_recipe(trainer.recipe, sizes)
     shape, tokens = read_decoder(plan, model, recipe), count_tokens(model, recipe)
-    if shape is None or is_recorded(shape, tokens, step.decoder.policy):
+    if shape is None or is_recorded(shape, tokens, step.decoder.policy, step.capability):
         return None
     sizes = _choose_sizes(shape, model, recipe)
     if sizes is None:

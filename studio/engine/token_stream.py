@@ -18,17 +18,7 @@ import numpy as np
 
 from studio.data.common_beginnings import count_shared, split_documents
 from studio.data.sequence_packing import Example
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beginnings:
-    """See studio_kernels.shared_beginnings: the same as int64 arrays."""
-
-    rows: np.ndarray
-    """(E,)"""
-    own: np.ndarray
-    """(T,)"""
-    again: tuple[tuple[np.ndarray, np.ndarray], ...]
+from studio.models.decoder.beginnings import Beginnings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,6 +52,9 @@ class Step(Protocol):
     kernels: Mapping[str, str]
     """Op -> "triton" or "reference", of those that the step binds."""
 
+    expects_sequences: int
+    """How many documents of an example share what they begin with, for the sizes that expect() hears; 1: none do."""
+
     def expect(self, windows: Sequence[RowSizes], steps: int) -> None:
         """Hear how large the rows of the run's `steps` will be, or of the first of them."""
 
@@ -110,6 +113,7 @@ class StockStep:
 
     kind = "stock"
     adamw = None
+    expects_sequences = 1
     kernels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(

@@ -114,7 +114,8 @@ class Trainer:
         self.autocast_dtype = AUTOCAST_DTYPES.get(dtype)
         # fp16 alone needs loss scaling: its smallest normal number is 6e-5, where gradients often lie.
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == "fp16" and device.type == "cuda")
-        step.expect(measure_windows(self.order, self.train_examples, self.total_steps), self.total_steps)
+        sizes = measure_windows(self.order, self.train_examples, self.total_steps, step.expects_sequences)
+        step.expect(sizes, self.total_steps)
 
     def train(self) -> Outcome:
         """Run to the end, a stop, or early stopping. Raises NonFinite, and any error that `recover` gives up on."""

@@ -60,7 +60,8 @@ def choose_shared_prompts(
     values = {"share": round(100 * spared)}
     if spared < LEAST_SPARED:
         return _part("little", **values)
-    recordable = str(plan.device.value).startswith("cuda") and shape.recordable
+    # Which answers meet in a micro-step is only known when they are drawn: that is not recorded with shared prompts.
+    recordable = sampled and str(plan.device.value).startswith("cuda") and shape.recordable
     if recordable and is_small(6 * shape.weights_a_token, round(count_rows(recipe) * rows.mean_tokens)):
         return _part("recorded")
     id = "plan.shared_prompts.group" if sampled else "plan.shared_prompts.on"

@@ -16,11 +16,12 @@ from studio.core.events import EvalLogged, KernelFellBack, MemoryFreed, RunPlann
 from studio.core.recipe import change_recipe
 from studio.data.sequence_packing import Example, count_trained
 from studio.engine import build as assembly
-from studio.engine.decoder_step import DecoderStep, join
+from studio.engine.decoder_step import DecoderStep
 from studio.engine.loss_head import LossHead
 from studio.engine.objectives.sft import SFT
 from studio.engine.oom_fallback import climb, rungs_of
 from studio.engine.run_folder import create_run
+from studio.engine.token_stream import join
 from studio.engine.train_state import TrainState
 from studio.engine.train_step import StockStep
 from studio.models.adapt import adapt, unwrap

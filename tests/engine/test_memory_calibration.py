@@ -41,7 +41,7 @@ def facts(tmp_path_factory):
 @pytest.fixture
 def trainer(facts, recipe, monkeypatch):
     """What calibrate() asks of a trainer, for micro-batches of 8 x 1,024 tokens."""
-    monkeypatch.setattr(measuring, "is_recorded", lambda shape, tokens, policy: False)
+    monkeypatch.setattr(measuring, "is_recorded", lambda *asked: False)
     chosen = change_recipe(
         recipe, {"data.max_length": 1024, "optim.micro_batch": 8, "model.precision": "fp32"}
     )
@@ -176,7 +176,7 @@ def test_a_step_that_fails_teaches_nothing_and_harms_nothing(trainer, plan, fact
 
 def test_runs_that_have_nothing_to_learn_are_left_alone(trainer, plan, facts, meter, monkeypatch):
     assert calibrate(trainer, plan, facts, budget_bytes=GIB, ram_bytes=0) is None  # no GPU
-    monkeypatch.setattr(measuring, "is_recorded", lambda shape, tokens, policy: True)
+    monkeypatch.setattr(measuring, "is_recorded", lambda *asked: True)
     assert go(trainer, plan, facts, meter) is None
     stock = SimpleNamespace(step=SimpleNamespace(kind="stock"), recipe=trainer.recipe, state=trainer.state)
     assert go(stock, plan, facts, meter) is None
@@ -187,7 +187,7 @@ def test_runs_that_have_nothing_to_learn_are_left_alone(trainer, plan, facts, me
         optimizer=trainer.optimizer,
         longest_tokens=trainer.longest_tokens,
     )
-    monkeypatch.setattr(measuring, "is_recorded", lambda shape, tokens, policy: False)
+    monkeypatch.setattr(measuring, "is_recorded", lambda *asked: False)
     assert go(short, plan, facts, meter) is None
 
 

@@ -101,6 +101,7 @@ BLANKS = dict.fromkeys(
         "new",
         "call",
         "caller",
+        "version",
         "package",
         "need",
         "kind",

@@ -75,8 +75,8 @@ def test_answers_share_their_prompt_where_that_spares_enough(objective):
         ("dpo", {"model.quantization": "int8"}, MODEL, SHARED, "stock"),
         ("dpo", {}, MODEL, None, "unknown"),
         ("dpo", {}, MODEL, dataclasses.replace(SHARED, mean_shared_tokens=1100.0), "little"),
-        ("dpo", {"optim.batch_size": 1}, MODEL, dataclasses.replace(SHARED, mean_tokens=120.0, mean_shared_tokens=84.0),
-         "recorded"),
+        ("grpo", {"optim.batch_size": 4, "sampling.group_size": 4, "sampling.answer_tokens": 40},
+         MODEL, RowLengths(longest_tokens=120, mean_tokens=120.0), "recorded"),
     ],
 )  # fmt: skip
 def test_else_each_answer_is_computed_with_its_own_and_the_reason_is_told(
@@ -84,6 +84,12 @@ def test_else_each_answer_is_computed_with_its_own_and_the_reason_is_told(
 ):
     chosen = plan(MACHINE, recipe_for(objective, **changes), model, rows).shared_prompts
     assert (chosen.value, chosen.reason.id) == (0.0, f"plan.shared_prompts.{reason}")
+
+
+def test_pairs_share_their_prompt_where_steps_are_recorded_too():
+    short = dataclasses.replace(SHARED, mean_tokens=120.0, mean_shared_tokens=84.0)
+    chosen = plan(MACHINE, recipe_for("dpo", **{"optim.batch_size": 1}), MODEL, short).shared_prompts
+    assert (chosen.value, chosen.reason.id) == (pytest.approx(0.3), "plan.shared_prompts.on")
 
 
 def test_answers_to_a_prompt_that_go_together_share_it():

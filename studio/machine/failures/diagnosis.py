@@ -26,6 +26,7 @@ from studio.machine.failures.causes import (
     gpu_libraries,
     harmless,
     hub_access,
+    hub_names,
     incomplete_packages,
     literal_values,
     memory,
@@ -57,6 +58,7 @@ from studio.machine.failures.causes import (
     unspecific,
     version_drift,
     web_window,
+    wrong_objects,
     wsl,
 )
 from studio.machine.failures.error_text import Reading
@@ -92,6 +94,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *model_serving.FAILURES,
     *gguf_conversion.FAILURES,
     *git_repositories.FAILURES,
+    *hub_names.FAILURES,
     *hub_access.FAILURES,
     *network.FAILURES,
     *storage.FAILURES,
@@ -100,6 +103,7 @@ CATALOGUE: tuple[Failure, ...] = (
     *chat_templates.FAILURES,
     *data_files.FAILURES,
     *literal_values.FAILURES,
+    *wrong_objects.FAILURES,
     *version_drift.FAILURES,
     *incomplete_packages.FAILURES,
     *unspecific.FAILURES,

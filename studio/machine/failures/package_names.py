@@ -14,7 +14,7 @@ OWNERS = (
     ),
     (
         "peft",
-        r"\w*Lora\w*|Peft\w*|IA3\w*|AdaLora\w*|PromptTuning\w*|get_peft_model\w*|prepare_model_for_\w+_training",
+        r"\w*Lora\w*|Peft(?!AdapterMixin)\w*|IA3\w*|AdaLora\w*|PromptTuning\w*|get_peft_model\w*|prepare_model_for_\w+_training",
     ),
     (
         "accelerate",
@@ -40,7 +40,7 @@ OWNERS = (
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",
-        r"seed_worker|(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
+        r"seed_worker|PeftAdapterMixin|GenerationMixin|(?:Seq2Seq)?Trainer|Trainer(?:State|Control|Callback)|CallbackHandler|(?:Seq2Seq)?TrainingArguments|\w+For"
         r"(?:CausalLM|ConditionalGeneration|SequenceClassification"
         r"|QuestionAnswering|MaskedLM|TokenClassification)|\w*Pre[tT]rainedModel|\w*PretrainedConfig|"
         r"\w+Tokenizer(?:Fast|Base)?"

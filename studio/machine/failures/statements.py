@@ -36,6 +36,11 @@ BACK = re.compile(
     re.IGNORECASE,
 )
 """A sentence that refuses what the one before it says."""
+BACK_BY = re.compile(
+    r"^(?P<first>[A-Z][\w .-]{1,40}?) (?:does|do|can)(?: not|n't) (?:yet |currently )?"
+    r"(?:support|allow|handle|accept|do) (?:this|that|it)\b",
+)
+"""The same, with who refuses."""
 LISTS = re.compile(r" - (?:supported|available|possible|valid|expected|allowed)[ :]")
 SIGNS = " \t.,:;!"
 ENCLOSED = re.compile(r"(['\"])([^'\"]*)\1")
@@ -80,6 +85,10 @@ def read_statement(message: str) -> Statement | None:
         return inner
     before = ""
     for sentence in list(_sentences(message[:1500]))[:SENTENCES_READ]:
+        referring = BACK_BY.match(sentence) if before else None
+        if referring is not None:
+            parts = {"first": referring["first"], "second": before[:LONGEST_SLOT].rstrip(SIGNS)}
+            return Statement("does_not_take", parts)
         if before and BACK.match(sentence):
             return Statement("refused", {"name": before[:LONGEST_SLOT].rstrip(SIGNS)})
         for relation, form in FORMS:

@@ -96,9 +96,11 @@ def _package_of_call(raised: Raised, call: str) -> str:
 def values_of(raised: Raised, name: str, package: str) -> dict[str, str]:
     """Return the values for the words: whose name it is, what replaced it, and which other package asked for it."""
     # A decorator of huggingface_hub or torch around another package's function asks for nothing itself.
-    callers = [other for other in raised.packages if other in LIBRARIES and other not in (package, "torch")]
+    asking = _asking(raised)
+    installed = asking[:1] not in ((), ("",), ("python",), (MODEL_CODE,)) and asking[0] not in OWN_MODULES
+    asks = installed and asking[0] not in (package, "torch", "numpy")
     values = {"name": name, "package": package and pip_name(package), "new": REPLACED.get(name, "")}
-    values["caller"] = pip_name(callers[0]) if callers and raised.packages[0] == callers[0] else ""
+    values["caller"] = pip_name(asking[0]) if asks else ""
     return values
 
 
@@ -161,9 +163,9 @@ def read_adapter_argument(reading: Reading) -> Values:
 
 
 def _asking(raised: Raised) -> tuple[str, ...]:
-    """Return the packages that asked for an attribute: a layer of PyTorch says itself that it lacks one."""
-    answers = bool(raised.frames) and raised.frames[-1].function == "__getattr__"
-    return raised.packages[1:] if answers and raised.packages[0] == "torch" else raised.packages
+    """Return the packages that asked for an attribute: what answers itself that it lacks one asks for nothing."""
+    answers = bool(raised.frames) and raised.frames[-1].function in ("__getattr__", "__getattribute__")
+    return raised.packages[1:] if answers else raised.packages
 
 
 def read_attribute(reading: Reading) -> Values:

@@ -5,13 +5,14 @@ Two graphs are recorded for each of a few numbers of rows, the layers' forward p
 of documents is filled up to the next of these, by documents of which nothing is learned. Between the two the loss head
 is launched as it is: its rows, the tokens that are learned, are another number each time, and its launches are few and
 hidden behind the forward pass. What changes from batch to batch lies in buffers that stay where they are: tokens,
-document starts, positions, the dropout's seed, and the gradient that comes out of the head.
+document starts, positions, the dropout's seed, and the gradient that comes out of the head; where documents share what
+they begin with, also which row stands where (beginnings.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from studio_kernels.attention import Documents
 from torch import Tensor
 
 from studio.models.decoder.batch_layout import BatchLayout
+from studio.models.decoder.beginnings import Beginnings, as_shared, begin_apart
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, count_bytes, split_rows
 from studio.models.decoder.layer import SavedLayer
@@ -51,6 +53,14 @@ class Shapes:
     """Tokens of the longest document."""
     uniform: bool = False
     """Whether all documents are as long as the longest: then nothing is filled up."""
+    spare: tuple[int, ...] = ()
+    """Of each size: by how many places its documents written out have more than its rows; empty: nothing is shared."""
+    rounds: int = 0
+    """In how many documents beside its first a shared row stands at most."""
+
+    def places(self, size: int) -> int:
+        """Return how many places a stream of `size` rows is written out to."""
+        return size + self.spare[self.sizes.index(size)] if self.spare else size
 
 
 def choose_sizes(counts: Sequence[int], steps: int = 0) -> tuple[int, ...]:
@@ -92,7 +102,8 @@ class _Prepared:
 
     decoder: Decoder
     inputs: Tensor
-    """Bytes: token ids (T,), seed (1,) in int64, starts (D + 1,), positions (T,) in int32."""
+    """Bytes: token ids (T,), seed (1,) in int64, starts (D + 1,), positions (E,) in int32, E = T where nothing is
+    shared; else the rows' own positions (T,) in int32, and Beginnings.arrays, too."""
     ids: Tensor
     rows: BatchLayout
     dx: Tensor
@@ -136,18 +147,26 @@ class GraphedDecoder:
         """The sizes that are recorded so far."""
         return tuple(sorted(self._recorded))
 
-    def fit(self, lengths: Sequence[int]) -> int:
+    def fit(self, lengths: Sequence[int], begun: Beginnings | None = None) -> int:
         """Return to which size documents of these lengths are filled up, 0 where they are better launched.
 
         The smallest that is recorded or may still be; at first one that is not yet, so that none is left for later.
+        `begun`: where they share beginnings, what rows the stream has of them.
         """
-        shapes, tokens = self.shapes, sum(lengths)
-        if len(lengths) > shapes.documents or max(lengths) > shapes.longest:
+        shapes, written = self.shapes, sum(lengths)
+        tokens = written if begun is None else len(begun.own)
+        rounds = 0 if begun is None else len(begun.again)
+        if len(lengths) > shapes.documents or max(lengths) > shapes.longest or rounds > shapes.rounds:
             return 0
         if shapes.uniform:
             even = min(lengths) == shapes.longest and tokens in shapes.sizes
             return tokens if even and (tokens in self._recorded or self._steps < EARLY_STEPS) else 0
-        fitting = [size for size in shapes.sizes if size >= tokens]
+        # One place at least is left over: see beginnings.py.
+        fitting = [
+            size
+            for size in shapes.sizes
+            if size >= tokens and (not shapes.spare or shapes.places(size) - size > written - tokens)
+        ]
         new = [size for size in fitting if size not in self._recorded]
         if self._steps >= EARLY_STEPS:
             return min((size for size in fitting if size in self._recorded), default=0)
@@ -166,27 +185,32 @@ class GraphedDecoder:
         scale: Tensor,
         judge: RowJudge | None = None,
         seed: int = 0,
+        begun: Beginnings | None = None,
     ) -> Tensor:
         """Add gradients, and return the losses (N,), as Decoder.add_gradients() does.
 
         `size`: as fit() says. The first micro-step of a size is launched, and then recorded for the next ones.
         """
         self._steps += 1
-        filling, longest = size - len(token_ids), self.shapes.longest
+        places, longest = self.shapes.places(size), self.shapes.longest
+        filling = places - sum(lengths)
         padded = [
             *lengths,
             *([longest] * (filling // longest)),
             *([filling % longest] if filling % longest else []),
         ]
-        documents = len(padded) if self.shapes.uniform else self.shapes.documents + -(-size // longest)
+        documents = len(padded) if self.shapes.uniform else self.shapes.documents + -(-places // longest)
         starts, positions = split_rows(padded, documents)
         arrays = (_fill(token_ids, size, 0), np.array([seed], dtype=np.int64), starts, positions)
+        if self.shapes.spare:
+            whole = (begun or begin_apart(len(token_ids))).fill(size, places, self.shapes.rounds)
+            arrays += (positions[whole.own], *whole.arrays)
         count, most = len(picks), -(-max(1, len(picks)) // PICK_STEP) * PICK_STEP
         # A document's last token has no next one: it is never a pick of its own.
-        places, words = self._staging.send((_fill(picks, most, size - 1), _fill(targets, most, IGNORED)))
+        picked, words = self._staging.send((_fill(picks, most, size - 1), _fill(targets, most, IGNORED)))
         if scale.ndim:
             scale = F.pad(scale, (0, most - count), value=1.0)
-        head = places, words, scale, judge and _Padded(judge, count, most)
+        head = picked, words, scale, judge and _Padded(judge, count, most)
         recorded = self._recorded.get(size)
         if recorded is None:
             prepared = self._prepare(size, documents, arrays)
@@ -204,7 +228,7 @@ class GraphedDecoder:
 
     def _prepare(self, size: int, documents: int, arrays: tuple[np.ndarray, ...]) -> _Prepared:
         held = torch.empty(count_bytes(arrays), dtype=torch.uint8, device=self.decoder.device)
-        ids, seed, starts, positions = self._staging.send(arrays, held)
+        ids, seed, starts, positions, *more = self._staging.send(arrays, held)
         longest = self.shapes.longest
         known = Documents(
             lengths=(longest,) * documents,
@@ -212,9 +236,12 @@ class GraphedDecoder:
             positions=positions,
             uniform=longest if self.shapes.uniform else None,
             longest=longest,
+            shared=as_shared(*more[1:]) if more else None,
         )
         dropped = any(group.dropout for layer in self.decoder.layers for group in layer.groups)
         rows = self.decoder.make_rows(known, seed[0] if dropped else None)
+        if more:  # gathered from what the buffers hold now, they would stay those of this batch
+            rows = replace(rows, positions=more[0])
         return _Prepared(self.decoder, held, ids, rows, self._dx[:size])
 
     def _record(self, prepared: _Prepared) -> _Recorded:

@@ -92,7 +92,9 @@ def chip(
     on = state in ("running", "paused")
     percent = f"{view.step / view.total_steps:.0%}" if view.total_steps and on else ""
     phase = say(f"ui.phase.{view.phase}") if state == "running" and view.phase not in ("", "train") else ""
-    left = say("ui.chip.left", time=_short(view.left_s)) if view.left_s and state == "running" else ""
+    left = (
+        say("ui.chip.left", time=_time_left(view.left_s, say)) if view.left_s and state == "running" else ""
+    )
     return render(
         "header/chip.html",
         say,
@@ -105,6 +107,9 @@ def chip(
     )
 
 
-def _short(seconds: float) -> str:
+def _time_left(seconds: float, say) -> str:
+    """Return about how long, in minutes: the header changes once a minute, the Training tab has the seconds."""
     minutes = round(seconds / 60) if 0 <= seconds < 1e12 else 0
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{max(1, minutes)} min"
+    if minutes >= 60:
+        return say("ui.chip.hours", time=f"{minutes // 60}:{minutes % 60:02d}")
+    return say("ui.chip.minutes", count=minutes) if minutes else say("ui.chip.moment")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from studio_kernels.attention import Documents
 from studio_kernels.dispatch import bind
+from studio_kernels.shared_beginnings import SharedBeginnings
 
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
 from studio.models.adapt import unwrap
@@ -47,7 +48,7 @@ class ReadDocuments:
     uniform: int | None
     longest: int
     bounds: tuple[int, ...]
-    shared: None = None
+    shared: SharedBeginnings | None = None
 
     @classmethod
     def of_bounds(cls, *, lengths: tuple[int, ...], **facts) -> ReadDocuments:

@@ -86,8 +86,9 @@ FAILURES = (
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"127 \(command not found\)",
-            r"(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|"
-            r"uv)(?:\.exe)? (?:executable )?(?:was )?not found(?! in the package registry)",
+            r"\b(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|accelerate|torchrun|deepspeed|ollama|"
+            r"tensorboard|llamafactory-cli|huggingface-cli|uv)(?:\.exe)? "
+            r"(?:executable )?(?:was )?not found(?! in the package registry)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"^make(?:\[\d+\])?: (?:\S*/)?(?P<command>[\w.+-]+): (?:No such file or directory|Command not found)",

@@ -180,11 +180,18 @@ FAILURES = (
         "zero3_spread",
         said(
             r"\bds_status == ZeroParamStatus|param\.ds_summary\(\)|'status': '(?:NOT_AVAILABLE|INFLIGHT)'",
+            r"\} already in registry\b",
             r"are out of bounds for storage of size 0\b",
             r"size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d{3,}\)",
         ),
         (Remedy("zero2_or_version"), Remedy("no_reentrant"), Remedy("one_gpu_own")),
         code="D157",
+    ),
+    Failure(
+        "zero3_ranks",
+        said(r"disagreement between rank ?\d+ and rank ?\d+"),
+        (Remedy("same_way_each_rank"), Remedy("zero2_or_version")),
+        code="D258",
     ),
     Failure(
         "zero3_in_flight",

@@ -31,6 +31,12 @@ PACKED_NAME = (
     r"(?:quant|absmax|lora_|nf4|qweight|qzeros|g_idx|weight_(?:scale|packed|format)|\.SCB\b|\.scales)"
 )
 
+MAGIC = r"invalid (?:gguf |file )?magic[^\n]{0,40}?"
+POINTER = rf"{MAGIC}(?:'vers'|\bvers\b|73726576)"
+"""The first four signs of what Git LFS puts in a file's place ("version https://..."), also as one number."""
+PAGE = rf"{MAGIC}(?:'<(?:!DO|!do|htm|HTM|\?xm)'?|4f44213c|6d74683c)"
+"""The same of a page of the web."""
+
 
 def in_converter(reading: Reading) -> bool:
     """Return whether the converter to GGUF raised it over what it reads."""
@@ -115,6 +121,26 @@ FAILURES = (
         reader=_read_names,
     ),
     Failure(
+        # transformers reads GGUF itself, for vLLM and others too, and knows fewer kinds than llama.cpp.
+        "gguf_reader",
+        said(
+            r"GGUF model with architecture (?P<name>[\w.-]+) is not supported",
+            r"gguf[^\n]{0,200}\bArchitecture '?(?P<name>[\w.-]+?)'? (?:is )?not supported",
+            r"[Uu]nknown gguf model_type: (?P<name>[\w.-]+)",
+        ),
+        (Remedy("original_weights"), Remedy("gguf_elsewhere"), Remedy("upgrade_transformers")),
+        code="K102",
+    ),
+    Failure(
+        "gguf_split",
+        said(
+            r"(?:is a |contains |of )?(?:sharded|split|multi-?part) GGUF\w*[^\n]{0,60}(?:not|n't) support",
+            r"(?:not|n't) support (?:sharded|split|multi-?part) GGUF",
+        ),
+        (Remedy("merge_gguf"), Remedy("one_file_gguf")),
+        code="K103",
+    ),
+    Failure(
         "gguf_model",
         said(
             r"tensor '[\w.]+' has wrong shape; expected",
@@ -125,7 +151,6 @@ FAILURES = (
             r"Can ?not map tensor",
             r"unknown pre-tokenizer type|error loading model vocabulary(?!: ERROR: byte not)",
             r"architecture ['\"]?\S+ not supported (?:yet )?by (?:llama|gguf)",
-            r"GGUF model with architecture \S+ is not supported",
             r"(?:^Error: |error=\"|converting[^\n]{0,40})unsupported architecture\b(?: \\?[\"'](?P<name>\w+))?",
             r"unsupported architecture [\"'](?P<name>\w+)",
             r"error loading model hyperparameters",
@@ -133,9 +158,12 @@ FAILURES = (
             # Its head was read: it is a GGUF file, of a kind that this program does not know.
             r"gguf_init_from_file\w*: failed to read tensor info",
         ),
-        (Remedy("newer_llama_cpp"),),
+        (Remedy("newer_llama_cpp"), Remedy("convert_for_ollama")),
         code="K33",
-        unless=said(rf"Can ?not map tensor '(?:[^']*{PACKED_NAME}|{OTHER_NAME}')"),
+        unless=said(
+            rf"Can ?not map tensor '(?:[^']*{PACKED_NAME}|{OTHER_NAME}')",
+            r"GGUF model with architecture \S+ is not supported|gguf[^\n]{0,200}\bArchitecture ",
+        ),
     ),
     Failure(
         "gguf_quantised",
@@ -161,6 +189,12 @@ FAILURES = (
         code="K55",
     ),
     Failure(
+        "page_for_file",
+        said(PAGE, r"invalid load key, '<'"),
+        (Remedy("download_itself"), Remedy("fetch_again")),
+        code="K104",
+    ),
+    Failure(
         "gguf_damaged",
         said(
             r"invalid (?:gguf |file )?magic|unknown \(magic, version\) combination",
@@ -174,6 +208,7 @@ FAILURES = (
         ),
         (Remedy("fetch_again"),),
         code="K35",
+        unless=said(POINTER, PAGE),
     ),
     Failure(
         "ggml_check",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from studio.machine.failures.causes.gguf_conversion import POINTER
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
@@ -90,6 +91,7 @@ FAILURES = (
         said(
             r"cloned a repository without having git-lfs installed",
             r"invalid load key, 'v'",
+            POINTER,
             r"version https://git-lfs\.github\.com/spec",
             r"git-lfs.{0,40}(?:not found|not installed|is not a git command)|git: 'lfs' is not a git command",
         ),

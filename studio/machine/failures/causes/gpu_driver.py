@@ -193,6 +193,13 @@ FAILURES = (
         doubt=Doubt("driver_mismatch", "smi_answers"),
     ),
     Failure(
+        # cudaErrorSystemNotReady: cards behind NVSwitch wait for the service that sets the switches up.
+        "fabric_manager",
+        said(r"system not yet initialized", r"\bError 802\b"),
+        (Remedy("start_fabric_manager"), Remedy("reboot")),
+        code="C93",
+    ),
+    Failure(
         "driver_silent",
         said(
             r"CUDA driver error: unknown error",
@@ -201,9 +208,8 @@ FAILURES = (
             r"Unable to determine the device handle for GPU",
             r"Failed to initialize NVML: Driver Not Loaded",
             r"CUDA driver initialization failed",
-            r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error (?:34|2:))",
+            r"Unexpected error from cudaGetDeviceCount\(\)(?!.{0,200}Error (?:34|2:|802))",
             r"unsupported display driver / cuda driver combination",
-            r"CUDA error: system not yet initialized",
             r"CUDA unknown error - this may be due to an incorrectly set up environment",
         ),
         (Remedy("reboot"), UPDATE_DRIVER),

@@ -263,6 +263,8 @@ FAILURES = (
             # The package itself raised it, not PyTorch for an operation of its own.
             r"(?:flash[-_]attn|flash[-_]attention|xformers|sageattention)[\\/][^\n]*\n(?:(?!\s*File )[^\n]*\n){0,6}?"
             r"[^\n]*no kernel image",
+            # PyTorch's own words for a condition on the card that a kernel of another package asks for.
+            r"Expected [^\n]{0,80}\bd?props?->(?:major|minor)\b",
             r"requires device with capability (?:<=|==) \(\d+, \d+\) but your GPU has capability "
             r"\(\d+, \d+\) \(too new\)",
         ),

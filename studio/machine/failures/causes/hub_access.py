@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from studio.machine.failures.causes.hub_names import FAILURES as NAMES
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
@@ -60,6 +61,7 @@ FAILURES = (
         code="N21",
         unless=said(
             r"Repo id must [^\n]{0,200}\.(?:json|bin|safetensors|pt|pth|gguf|ckpt|model)'",
+            *(pattern for failure in NAMES for pattern in failure.signature.patterns),
             # A name of the hub, not a folder: the network is at fault.
             r"couldn't connect to[\s\S]{0,400}?looks like (?!\.{0,2}/)[\w-]+/[\w.-]+ is not the path",
         ),

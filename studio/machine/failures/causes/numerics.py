@@ -52,6 +52,13 @@ FAILURES = (
         code="D45",
     ),
     Failure(
+        # exllamav2 compares what it packed with what it rounded to.
+        "quantise_apart",
+        said(r"## Quantization error \(\d\)"),
+        (Remedy("newer_exllama"), Remedy("calibrate_bf16")),
+        code="D259",
+    ),
+    Failure(
         # GPTQ weighs each column by what the calibration texts bring to it.
         "calibration_poor",
         said(r"not positive[- ]definite"),

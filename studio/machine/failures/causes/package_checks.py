@@ -18,7 +18,7 @@ from studio.machine.failures.traceback_calls import in_studio
 Values = Mapping[str, object] | None
 LOGGER = re.compile(
     r"^\W*(?:\(\w[^)\n]{0,40}\) ?)?(?:\[[^\]\n]{1,80}\] ?|\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]+ "
-    r"?)*(?:\(\w[^)\n]{0,40}\) ?)?"
+    r"?|\d\d:\d\d:\d\d(?:[-.,:]\d{1,9})? +)*(?:\(\w[^)\n]{0,40}\) ?)?"
     r"(?:(?:ERROR|WARN(?:ING)?|INFO|FATAL|CRITICAL|[EWF])\b[]: |-]*)?(?:[\w./-]+\.\w{1,4}:\d+\]?:? ?(?:-- ?)?)?"
     r"(?:(?:error|msg|message)=\"?)?",
 )

@@ -83,6 +83,13 @@ FAILURES = (
         code="M12",
     ),
     Failure(
+        # transformers 4.36 and 4.37 wrote into tmp-checkpoint-N first, and renamed it while it was still open.
+        "checkpoint_renamed",
+        said(r"(?:\[WinError \d+\]|\[Errno \d+\])[^\n]*tmp-checkpoint-\d+['\"] -> "),
+        (Remedy("newer_saving"), Remedy("one_process")),
+        code="D260",
+    ),
+    Failure(
         "rename_failed",
         said(
             r"(?:FileExistsError|FileNotFoundError|PermissionError|OSError):? \[(?:Errno|"
@@ -91,7 +98,7 @@ FAILURES = (
         ),
         (Remedy("one_process"), Remedy("allow_in_antivirus_own")),
         code="D26",
-        unless=said(r"\[Errno (?:18|38|95)\]|WinError 17\b"),
+        unless=said(r"\[Errno (?:18|38|95)\]|WinError 17\b|tmp-checkpoint-\d+['\"] -> "),
     ),
     Failure(
         "read_only",

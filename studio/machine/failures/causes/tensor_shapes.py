@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from studio.machine.failures.error_text import Reading
+from studio.machine.failures.error_text import Frame, Reading
 from studio.machine.failures.failure import Doubt, Failure, Remedy, said
 
 Values = Mapping[str, str] | None
@@ -24,6 +24,8 @@ JOINED = re.compile(r"pad_and_concatenate|nested_concat|nested_truncate|evaluati
 """Functions of transformers that put the predictions of all batches together."""
 LONGEST_READ = frozenset((77, 448, 512, 514, 1024, 1026, 2048, 4096, 8192))
 """How many tokens models read at most, by the size of their table of positions."""
+LOADED = re.compile(r"\.copy_\(|load_state_dict|weight_loader|\bparam\.data\b")
+LORA = re.compile(r"[\\/]lora[\\/]")
 LONGEST_ROW = 2_000_000
 """No row has more tokens: a larger size is that of a packed weight."""
 
@@ -38,6 +40,10 @@ def _by_source(pattern: re.Pattern[str]) -> Callable[[Reading], Values]:
     return read
 
 
+def _of_adapter(frame: Frame) -> bool:
+    return LORA.search(frame.path) is not None
+
+
 def _read_too_long(reading: Reading) -> Values:
     """More tokens than there are positions: one of the sizes is a model's usual limit, the other one is larger."""
     raised = reading.last
@@ -46,6 +52,9 @@ def _read_too_long(reading: Reading) -> Values:
         if raised
         else None
     )
+    # What is copied into its place was read from a file, and has no positions.
+    if raised is not None and (LOADED.search(raised.source) or any(map(_of_adapter, raised.frames[-2:]))):
+        return None
     small, large = sorted((int(sizes[1]), int(sizes[2]))) if sizes else (0, 0)
     # One more than a power of two is often a token that a cache or a shift adds.
     fits = small in LONGEST_READ and small + (small not in (77, 448)) < large < LONGEST_ROW
