@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
+from studio.core.json_file import parse_json
 from studio.data.formats.cells import Values, is_empty
 from studio.data.formats.column_names import part_name
 
@@ -66,8 +66,8 @@ def _open(cell: object) -> list[object]:
     """Return the entries of a cell, also of one that is written as JSON."""
     if isinstance(cell, str) and cell.lstrip()[:1] in ("{", "["):
         try:
-            cell = json.loads(cell)
-        except (ValueError, RecursionError):
+            cell = parse_json(cell)
+        except ValueError:
             return [cell]
     return list(cell) if isinstance(cell, (list, tuple)) else [cell]
 

@@ -15,6 +15,8 @@ from studio.data.formats.vision import holds_images
 
 LINE_WORDS = 2
 """An average line of a text has more words."""
+MEASURED_CHARACTERS = 40
+"""So many signs without a letter among them are no text."""
 LOOKED_AT = 50
 """Rows in which the text is searched for what stands in the other columns."""
 BESIDE = frozenset(
@@ -39,7 +41,8 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return len(others) > 1 and whole and all(words.strip() in row[column] for words in others)
 
     rows = [row for row in sample[:LOOKED_AT] if isinstance(row.get(column), str)]
-    if 2 * sum(not any(map(str.isalpha, row[column])) for row in rows) > len(rows):
+    said = "".join(row[column] for row in rows if not is_blank(row[column]))
+    if len(said) >= MEASURED_CHARACTERS and not any(map(str.isalpha, said)):
         return 0.5  # places, measurements, drawings
     if rows and sum(map(repeats, rows)) > len(rows) / 2:
         return 0.5
