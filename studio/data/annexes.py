@@ -8,7 +8,7 @@ from studio.data.columns import LOOKED_AT, WORDY, Column
 from studio.data.formats.aliases import MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
-from studio.data.formats.context import tells_answer
+from studio.data.formats.context import say_material, tells_answer
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.written_lists import open_written
 from studio.data.likelihood import BESIDE, NOTED
@@ -103,3 +103,15 @@ def cites(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
     cells = [str(row[one.name]).strip() for row in rows[:LOOKED_AT] if row.get(one.name)]
     cited = [cell for cell in cells if any(map(str.isdigit, cell)) and not cell.endswith(FULL_STOPS)]
     return len(cited) >= DIGITS * len(cells) > 0
+
+
+def takes(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column's objects hold, for the most part, what the text `asked` says: its facts, taken out."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cell, words = row.get(one.name), say_material(row.get(asked.name)).lower()
+        facts = [str(fact).strip().lower() for fact in cell.values()] if isinstance(cell, Mapping) else []
+        facts = [fact for fact in facts if fact]
+        seen += len(facts)
+        told += sum(fact in words for fact in facts)
+    return 2 * told > seen > 0

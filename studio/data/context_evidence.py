@@ -28,6 +28,8 @@ from studio.data.likelihood import (
 from studio.data.ranking import (
     DATED,
     JUDGED,
+    MACHINES,
+    MADE,
     find_right,
 )
 from studio.data.related_names import (
@@ -68,6 +70,12 @@ def _is_checked(one: Column) -> bool:
     )
 
 
+def _is_drawn(one: Column) -> bool:
+    """Return whether a column is called what a program said to a talk that is answered: `model_output`."""
+    words = {*part_name(one.name)}
+    return bool(words & MACHINES and words & MADE)
+
+
 def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
     """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
     used = [name for name in mapping.values() if name]
@@ -83,7 +91,7 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
-        known = [one for one in known if not _is_checked(one)]
+        known = [one for one in known if not (_is_checked(one) or _is_drawn(one))]
     return any(
         one.is_prose
         and one.plain
@@ -127,7 +135,7 @@ def weigh_material(
     if not first:
         left = [one for one in rest if annotates(one.name, talk, rows) or joins(one.name, used, rows)]
         if talk and are_answered(talk, rows):
-            left += [one for one in rest if _is_checked(one)]
+            left += [one for one in rest if _is_checked(one) or _is_drawn(one)]
         if learned in known and known[learned].is_prose:
             left += [
                 one for one in rest if lists_key_words(one, rows)
