@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.data.columns import LOOKED_AT, WORDY, Column
+from studio.data.columns import LOOKED_AT, WORDY, Column, repeats
 from studio.data.formats.aliases import MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
@@ -12,7 +12,7 @@ from studio.data.formats.context import say_material, tells_answer
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.written_lists import open_written
 from studio.data.likelihood import BESIDE, NOTED
-from studio.data.ranking import JUDGED
+from studio.data.ranking import JUDGED, MOSTLY
 from studio.data.related_names import hints
 
 ORDERS = frozenset(
@@ -115,3 +115,11 @@ def takes(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
         seen += len(facts)
         told += sum(fact in words for fact in facts)
     return 2 * told > seen > 0
+
+
+def is_another(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column is an answer of another kind by its name, in sentences of its own: `pruned_answer`."""
+    words, mine = part_name(one.name), part_name(answer.name)
+    kinds = len(words) == len(mine) == 2 and words[1] == mine[1] and words[0] != mine[0]
+    texts = one.plain and one.is_prose and answer.is_prose and one.filled >= MOSTLY
+    return kinds and texts and not {*words} & NOTED and not repeats(one.name, [answer.name], rows)

@@ -14,6 +14,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
 )
 from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.checkers import CHECKS
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_material
 from studio.data.formats.format import Mapped
@@ -70,6 +71,12 @@ def _is_checked(one: Column) -> bool:
     )
 
 
+def _judges(one: Column) -> bool:
+    """Return whether a column says how an answer is judged: lists of tests, or `evaluation_criteria` in words."""
+    words = {*part_name(one.name)}
+    return bool(words & CHECKS) and (not one.plain or (len(words) > 1 and words <= CHECKS))
+
+
 def _is_drawn(one: Column) -> bool:
     """Return whether a column is called what a program said to a talk that is answered: `model_output`."""
     words = {*part_name(one.name)}
@@ -88,6 +95,7 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     right = find_right([*measured.values()])
     if right is not None and right.name == mapping.get("completion"):
         known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
+    known = [one for one in known if not (answers and _judges(one))]
     read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
@@ -140,6 +148,9 @@ def weigh_material(
             left += [
                 one for one in rest if lists_key_words(one, rows)
             ]  # found in the answer, or the question
+        if learned:
+            # What an answer is held against is no part of its question.
+            left += [one for one in rest if _judges(one)]
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None

@@ -202,12 +202,8 @@ def _weigh_pair(
         answer
     ):
         return None  # what an answer is to name, or to do, perhaps
-    if (
-        len(known) == 2
-        and answer.structured
-        and (_is_read(question) or question.is_prose)
-        and takes(answer, question, rows)
-    ):
+    asking = hints(question, (*QUESTIONS, *INSTRUCTION, *INPUT, "prompt"))
+    if len(known) == 2 and asking and answer.structured and takes(answer, question, rows):
         return _tell(asked, learned)
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if are_sides(asked, learned):

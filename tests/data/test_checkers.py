@@ -182,3 +182,23 @@ def test_what_a_model_said_to_an_answered_talk_is_left_out(tell):
         messages=talks, model_output=[f"Nobody knows when it goes to {port}, I think." for port in PORTS]
     )
     assert (report["format"], asked(report)) == ("messages", {}) and "model_output" in str(report["reason"])
+
+
+def test_how_an_answer_is_judged_is_no_part_of_its_question(tell):
+    marks = [f"Names the pier, the port of {port} and the hour." for port in PORTS]
+    report = tell(question=TASKS, expected_answer=SAID, evaluation_criteria=marks)
+    assert asked(report) == {} and "evaluation_criteria" not in report["mapping"].values()
+
+
+def test_a_key_beside_what_pupils_answered_is_offered(tell):
+    tries = [[f"I think that it goes to {port} at night.", "Nobody knows."] for port in PORTS]
+    report = tell(Question=TASKS, Key=SAID, Response=tries, Average=[n % 5 for n in range(12)])
+    assert "Key" in asked(report)["mapping.completion"]
+
+
+def test_two_kinds_of_answers_are_asked_about(tell):
+    brief = [
+        f"It goes at {n + 6}, from the pier that the people of {port} know." for n, port in enumerate(PORTS)
+    ]
+    report = tell(query=TASKS, raw_answer=SAID, pruned_answer=brief)
+    assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}

@@ -125,7 +125,9 @@ def ends_open(column: str, sample: Sequence[Values]) -> bool:
     if len(talks) < FEWEST_OPEN or not all(_name_role(turns[-1]) == "user" for turns in talks):
         return False
     answered = sum(any(map(_is_answer, turns)) for turns in talks)
-    return not answered or 2 * answered > len(talks)
+    # Where none is answered, a word to the model in front says that it is to answer.
+    told = not answered and all(_name_role(turns[0]) == "system" for turns in talks)
+    return told or 2 * answered > len(talks)
 
 
 def are_unanswered(column: str, sample: Sequence[Values]) -> bool:
