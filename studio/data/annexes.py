@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.data.columns import LOOKED_AT, WORDY, Column, repeats
-from studio.data.formats.aliases import MATERIAL, SOURCES
+from studio.data.formats.aliases import ANSWERS, MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import say_material, tells_answer
@@ -120,6 +120,6 @@ def takes(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
 def is_another(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column is an answer of another kind by its name, in sentences of its own: `pruned_answer`."""
     words, mine = part_name(one.name), part_name(answer.name)
-    kinds = len(words) == len(mine) == 2 and words[1] == mine[1] and words[0] != mine[0]
+    kinds = len(words) == len(mine) == 2 and words[1] == mine[1] in ANSWERS and words[0] != mine[0]
     texts = one.plain and one.is_prose and answer.is_prose and one.filled >= MOSTLY
     return kinds and texts and not {*words} & NOTED and not repeats(one.name, [answer.name], rows)
