@@ -212,7 +212,10 @@ FAILURES = (
     ),
     Failure(
         "ggml_check",
-        said(r"GGML_ASSERT[:(][^\n]+"),
+        said(
+            r"GGML_ASSERT[:(][^\n]+",
+            r"\b(?:ggml|llama)[\w./\\-]*\.(?:c|cpp|cu|cuh|m|h|metal):\d+: (?:fatal error|not implemented)[^\n]*",
+        ),
         (Remedy("newer_llama_cpp"), Remedy("plain_gguf_run")),
         code="K47",
     ),

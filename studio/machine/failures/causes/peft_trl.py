@@ -43,6 +43,9 @@ FAILURES = (
         said(
             r"Cannot merge (?:LORA|LoRA|adapter)?\s?layers? when the model is",
             r"Cannot merge[^\n]{0,60}(?:8-bit|4-bit|gptq|quantized)",
+            r"quanti[sz]ed[^\n]{0,60}(?:not|n't) (?:support|allow)[^\n]{0,20}\bmerg(?:e|ing)\b",
+            r"\b[Mm]erg(?:e|ing)\b[^\n]{0,60}(?:into|with|of) (?:a |an |the )?quanti[sz]ed (?:model|base)[^\n]{0,40}"
+            r"(?:not|n't) (?:supported|possible|allowed)",
             # Packed weights have two numbers in each byte, in one long column.
             r"input tensor size \[\d+, 1\] and output tensor size \[\d+, \d+\] should match",
         ),
