@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.core.i18n import Text
-from studio.core.layer_facts import AttentionFacts
+from studio.core.layer_facts import AttentionFacts, BlockFacts
 from studio.core.memory_policy import MemoryPolicy
 
 
@@ -320,10 +320,13 @@ class ModelFacts:
     """Weights of all layers' linears, experts and routers left out; of their experts, biases left out."""
     experts: tuple[int, int, int] = (0, 0, 0)
     """Layers with experts, how many each of them has, and how many of those a token passes."""
+    expert_matrices: int = 3
+    """Gate, up and down of an expert; 2 where it has no gate, 0 without experts."""
     linears: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
     """Name inside a layer, such as `self_attn.q_proj` -> (outputs, inputs), or of a norm or a vector -> its width."""
     attentions: tuple[AttentionFacts, ...] = ()  # where layers differ in its shapes
+    blocks: tuple[BlockFacts, ...] = ()  # where each layer is one block of several kinds
     packed: bool = False  # a GGUF file that is not opened yet
 
 

@@ -15,3 +15,14 @@ class AttentionFacts:
     """As the norms of its heads say."""
     linears: Mapping[str, tuple[int, int]]
     """As ModelFacts has them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockFacts:
+    """So many layers that are one block with these linears, in a model of such layers (Nemotron-H)."""
+
+    layers: int
+    linears: Mapping[str, tuple[int, int]]
+    """As ModelFacts has them, without experts and what chooses among them."""
+    routed: bool
+    """Whether the block has experts."""

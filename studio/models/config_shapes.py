@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from studio.core.layer_facts import AttentionFacts
+from studio.core.layer_facts import AttentionFacts, BlockFacts
 from studio.models.decoder.structure import (
     CHOSEN_COUNTS,
     EXPERT_COUNTS,
     HEAD_NORM_FORMS,
     MLPS,
+    ONE_BLOCK,
     ROUTERS,
     caps_scores,
     first_int,
@@ -30,6 +31,8 @@ LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 EXPERT = re.compile(r"(?:^|\.)experts\.")
 """A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
 EXPERT_BIAS = re.compile(r"bias$")
+UNGATED = {"up_proj", "down_proj"}
+"""Matrices of an expert without a gate."""
 ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.proj)?$")
 """The matrix that scores a layer's experts: in transformers 5 a parameter of its own class, which stays as it is."""
 TOWER = re.compile(
@@ -69,9 +72,12 @@ def read_shapes(
         name: shape for name, shape in shapes.items() if EXPERT.search(name) and not EXPERT_BIAS.search(name)
     }
     tied = not any(HEADS.search(name) for name in shapes)
+    # Nemotron-H's config as transformers saves it lists its layers and does not count them.
+    layers = first_int(config, *LAYERS) or len(_split_layers(shapes))
+    matrices = {name.removesuffix(".weight").rpartition(".")[2] for name in experts}
     return {
         "hidden_size": hidden,
-        "layers": first_int(config, *LAYERS),
+        "layers": layers,
         "vocabulary": first_int(config, "vocab_size"),
         "max_positions": first_int(
             config, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
@@ -81,7 +87,7 @@ def read_shapes(
         "key_heads": key_heads,
         "head_dim": head_dim,
         "sliding_window": window,
-        "windowed_layers": list_windowed(family, config, first_int(config, *LAYERS)) if window else (),
+        "windowed_layers": list_windowed(family, config, layers) if window else (),
         "scores_capped": caps_scores(family, config),
         "scaled_branches": list_scaled(config),
         "tied_embeddings": tied if shapes else None,
@@ -92,10 +98,43 @@ def read_shapes(
             first_int(config, *EXPERT_COUNTS) if experts else 0,
             first_int(config, *CHOSEN_COUNTS) if experts else 0,
         ),
+        "expert_matrices": (2 if matrices == UNGATED else 3) if experts else 0,
         "linears": linears,
         "norms": norms,
         "attentions": _list_attentions(shapes),
+        "blocks": _list_blocks(shapes),
     }
+
+
+def _split_layers(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the parameters of each layer of the language model by the layer's number, their names inside it."""
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        match = None if TOWER.search(name) else LAYER_NUMBER.search(name)
+        if match is not None:
+            layers.setdefault(match[1], {})[name[match.end() :]] = shape
+    return layers
+
+
+def _list_blocks(shapes: Mapping[str, tuple[int, ...]]) -> tuple[BlockFacts, ...]:
+    """Return ModelFacts.blocks; () where layers are more than a norm and one module, or packed weights hide shapes."""
+    norm = ONE_BLOCK["input_norm"]
+    kinds: Counter[tuple[Any, ...]] = Counter()
+    for parts in _split_layers(shapes).values():
+        owners = {name.partition(".")[0] for name in parts}
+        if len(owners) != 2 or norm not in owners or any(shape[-1:] == (1,) for shape in parts.values()):
+            return ()
+        linears = {
+            name.removesuffix(".weight"): shape
+            for name, shape in parts.items()
+            if len(shape) == 2 and name.endswith(".weight") and not EXPERT.search(name)
+        }
+        plain = tuple(sorted((name, shape) for name, shape in linears.items() if not ROUTER.search(name)))
+        kinds[plain, any(EXPERT.search(name) for name in parts)] += 1
+    return tuple(
+        BlockFacts(layers=count, linears=dict(linears), routed=routed)
+        for (linears, routed), count in kinds.items()
+    )
 
 
 def _list_attentions(shapes: Mapping[str, tuple[int, ...]]) -> tuple[AttentionFacts, ...]:

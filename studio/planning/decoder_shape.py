@@ -17,6 +17,7 @@ from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import FOUR_BITS, LEARNS, Recipe
 from studio.models.decoder.structure import (
+    GROUPS,
     HEAD_NORMS,
     INPUT_GROUPS,
     INPUT_PROJECTION,
@@ -33,14 +34,16 @@ from studio.models.rope_scaling import count_positions
 from studio.planning.attention_shape import AttentionShape, shape_attention
 from studio.planning.layer_kinds import (
     Routed,
+    add_mlp,
     count_adapters,
     count_outside,
     count_streams,
     list_kinds,
+    no_mixer,
     read_routed,
     stand_beside,
 )
-from studio.planning.mixer_record import DELTA_RULE, SCORE_BYTES, MixerRecord, count_record
+from studio.planning.mixer_record import DELTA_RULE, SCORE_BYTES, MixerRecord, count_record, name_mixer
 from studio.planning.trained_beside import Beside, count_beside, list_others
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -261,7 +264,7 @@ def _list_linears(model: ModelFacts) -> dict[str, tuple[int, int]]:
     """Return the linears of all kinds of layers."""
     found: dict[str, tuple[int, int]] = {}
     for kind in list_kinds(model):
-        found |= _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+        found |= add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
     return found
 
 
@@ -272,7 +275,7 @@ def _find_strange(model: ModelFacts) -> list[str]:
         if model.attentions and kind.head_dim:
             norms = {name: kind.head_dim if name in HEAD_NORMS else width for name, width in norms.items()}
             key_heads = 0  # of several kinds: their norms are of each head
-        linears = _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+        linears = add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
         found |= dict.fromkeys(find_strange(linears, norms, kind.head_dim, model.query_heads, key_heads))
     return list(found)
 
@@ -292,8 +295,9 @@ def _shape_attentions(model: ModelFacts, foreign: Collection[str]) -> tuple[Atte
 
 def _list_downs(model: ModelFacts) -> list[tuple[int, int]]:
     """Return the shapes of the MLPs' last linears where layers differ in them."""
-    kinds = () if model.expert_parameters else model.attentions
-    return [shape for kind in kinds for name, shape in kind.linears.items() if name == "mlp.down_proj"]
+    kinds = model.blocks or (() if model.expert_parameters else model.attentions)
+    downs = {name for names in GROUPS["down"] for name in names}
+    return [shape for kind in kinds for name, shape in kind.linears.items() if name in downs]
 
 
 def _count_lent(model: ModelFacts) -> int:
@@ -316,9 +320,15 @@ def _count_record(
     """
     if not mixers:
         return None
-    _, linears = split_mixers(_list_linears(model))
+    if model.blocks:
+        kinds = [(found, kind.count) for kind in list_kinds(model) if (found := _list_mixing(kind.linears))]
+        found, counts = ({name_mixer(one[0]): one[place] for one in kinds} for place in (0, 1))
+    else:
+        _, linears = split_mixers(_list_linears(model))
+        found, counts = {name: linears[name] for name in mixers}, None
     return count_record(
-        {name: linears[name] for name in mixers},
+        found,
+        counts=counts,
         layers=model.layers,
         weights=_count_mixers(model),
         head_norms=not model.norms.keys().isdisjoint(HEAD_NORMS),
@@ -326,6 +336,11 @@ def _count_record(
         score_bytes=model.query_heads * scored_tokens * (SCORE_BYTES + element_bytes),
         fused=fused,
     )
+
+
+def _list_mixing(linears: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return those of a layer's `linears` that are no MLP's."""
+    return {name: shape for one in split_mixers(linears)[1].values() for name, shape in one.items()}
 
 
 def _by_triton(plan: BackendPlan, op: str) -> bool:
@@ -339,9 +354,10 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
         return None
     rank, found, weights = spec.rank if spec.method == "lora" else 0, [], count_outside(model)
     for kind in list_kinds(model):
-        linears = _add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
+        linears = add_mlp(kind.linears, model.hidden_size) if kind.routed else kind.linears
         if foreign:
-            linears = split_mixers(linears)[0] | _no_mixer(model.hidden_size)
+            mlp = add_mlp(split_mixers(linears)[0], model.hidden_size)
+            linears = dict(mlp) | no_mixer(model.hidden_size)
         groups = group_linears(linears, rank, spec.target_modules)
         if groups is None:
             return None
@@ -350,29 +366,30 @@ def _read_groups(model: ModelFacts, recipe: Recipe) -> dict[str, Group] | None:
         found.append((kind.count, groups))
         weights += kind.count * sum(group.inputs * group.outputs for group in groups.values())
     if foreign:
-        return _put_mixer(found[0][1], model, _count_mixers(model))
+        groups = _average(found, model) if model.blocks else found[0][1]
+        return _put_mixer(groups, model, _count_mixers(model))
     return _average(found, model) if weights == model.linear_parameters else None
 
 
 def _average(kinds: Sequence[tuple[int, dict[str, Group]]], model: ModelFacts) -> dict[str, Group]:
     """Return the groups of the first of `kinds`, each with its count; those of attention are the mean layer's, and
-    without experts those of the MLP.
+    without experts, or where layers are one block each, those of the MLP.
     """
 
     def average(group: str, side: str) -> int:
         return -(-sum(count * getattr(groups[group], side) for count, groups in kinds) // model.layers)
 
     first = kinds[0][1]
-    tail = max(groups["qkv"].tail for _, groups in kinds)
+    tails = {name: max(groups[name].tail for _, groups in kinds) for name in ("qkv", "gate_up", "down")}
     mean = first | {
-        "qkv": replace(first["qkv"], outputs=average("qkv", "outputs"), tail=tail),
+        "qkv": replace(first["qkv"], outputs=average("qkv", "outputs"), tail=tails["qkv"]),
         "output": replace(first["output"], inputs=average("output", "inputs")),
     }
-    if model.expert_parameters:
+    if model.expert_parameters and not model.blocks:
         return mean
     return mean | {
-        "gate_up": replace(first["gate_up"], outputs=average("gate_up", "outputs")),
-        "down": replace(first["down"], inputs=average("down", "inputs")),
+        "gate_up": replace(first["gate_up"], outputs=average("gate_up", "outputs"), tail=tails["gate_up"]),
+        "down": replace(first["down"], inputs=average("down", "inputs"), tail=tails["down"]),
     }
 
 
@@ -383,18 +400,6 @@ def _count_mixers(model: ModelFacts) -> int:
         for kind in list_kinds(model)
     )
     return model.linear_parameters - count_outside(model) - sum(mlps)
-
-
-def _add_mlp(linears: Mapping[str, tuple[int, int]], hidden: int) -> Mapping[str, tuple[int, int]]:
-    """Return `linears` with an MLP of no width where they have none, as beside experts of which none is shared."""
-    if any("mlp" in name.lower() or name.startswith("feed_forward.") for name in linears):
-        return linears
-    return dict(linears) | {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
-
-
-def _no_mixer(hidden: int) -> dict[str, tuple[int, int]]:
-    """Return linears of no width in the place of a mixer's."""
-    return {"self_attn.qkv_proj": (0, hidden), "self_attn.o_proj": (hidden, 0)}
 
 
 def _put_mixer(groups: dict[str, Group], model: ModelFacts, weights: int) -> dict[str, Group] | None:

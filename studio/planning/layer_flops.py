@@ -58,9 +58,10 @@ def measure_work(shape: DecoderShape, window: int, document_tokens: int) -> Laye
         2 * shape.groups[name].inputs * shape.groups[name].outputs
         for name in ("output", "qkv", "gate_up", "down")
     )
-    if shape.routed is not None:
-        gate_up += 4 * shape.routed.chosen * shape.hidden * shape.routed.width
-        down += 2 * shape.routed.chosen * shape.hidden * shape.routed.width
+    if shape.routed is not None:  # of the mean layer
+        share = shape.routed.layers / shape.layers
+        gate_up += share * 2 * shape.routed.chosen * shape.hidden * shape.routed.opened
+        down += share * 2 * shape.routed.chosen * shape.hidden * shape.routed.width
     qkv += sum(
         2 * group.inputs * group.outputs for name in LATENT_GROUPS if (group := shape.groups.get(name))
     )

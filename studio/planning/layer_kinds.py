@@ -1,4 +1,4 @@
-"""The kinds of layers that a model has, from its facts: all alike, with experts, or of several attention shapes."""
+"""The kinds of layers that a model has, from its facts: alike, with experts, of several shapes, or one block each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from studio.models.decoder.structure import (
     find_placement,
     is_target,
     share_rank,
+    split_mixers,
 )
 
-MATRICES = 3
-"""Gate, up and down of an expert."""
+GATED = 3
+"""Matrices of an expert that has a gate."""
 ROUTE_BYTES = 8 + 4 + 3 * 8
 """What is kept of one expert of a token: its number and weight, and three orders of the rows."""
 
@@ -46,16 +47,23 @@ class Routed:
     hidden: int
     rank: int
     """Of each expert's adapters; 0: none."""
+    matrices: int = 3
+    """Gate, up and down of an expert; 2 without a gate."""
+
+    @property
+    def opened(self) -> int:
+        """Columns of an expert's gate and up."""
+        return (self.matrices - 1) * self.width
 
     @property
     def weights(self) -> int:
         """Of one expert."""
-        return MATRICES * self.hidden * self.width
+        return self.matrices * self.hidden * self.width
 
     @property
     def adapter_parameters(self) -> int:
         """Of all layers."""
-        each = self.rank * (self.hidden + 2 * self.width + self.width + self.hidden)
+        each = self.rank * (self.hidden + self.opened + self.width + self.hidden)
         return self.layers * self.experts * each
 
     def kept_bytes(self, element_bytes: int) -> int:
@@ -64,7 +72,7 @@ class Routed:
 
     def opened_bytes(self, element_bytes: int) -> int:
         """Return what gate and up of a token's experts take."""
-        return element_bytes * self.chosen * 2 * self.width
+        return element_bytes * self.chosen * self.opened
 
     def tail_bytes(self, element_bytes: int) -> int:
         """Return what the adapters' narrow parts take beside them."""
@@ -72,7 +80,7 @@ class Routed:
 
     def decoded_bytes(self, element_bytes: int) -> int:
         """Return the room in which 4-bit experts are decoded: all gates and ups of a layer, or as many as it holds."""
-        return min(DECODED_BYTES, element_bytes * self.experts * 2 * self.width * self.hidden)
+        return min(DECODED_BYTES, element_bytes * self.experts * self.opened * self.hidden)
 
     def backward_bytes(self, element_bytes: int) -> int:
         """Return what the backward pass of a token needs beside gate and up (blocks/experts.py)."""
@@ -89,6 +97,9 @@ class Routed:
 
 def list_kinds(model: ModelFacts) -> tuple[LayerKind, ...]:
     """Return the kinds of a model's layers, the one with experts first."""
+    if model.blocks:
+        kinds = (LayerKind(one.layers, one.linears, one.routed, model.head_dim) for one in model.blocks)
+        return tuple(sorted(kinds, key=lambda kind: not kind.routed))
     kinds = _list_mlps(model)
     if len(kinds) != 1 or sum(one.layers for one in model.attentions) != model.layers:
         return kinds
@@ -147,16 +158,17 @@ def read_routed(model: ModelFacts, adapter: AdapterSpec) -> Routed | None:
     layers, experts, chosen = model.experts
     if not (model.expert_parameters and layers and experts and chosen and model.hidden_size):
         return None
-    # peft cannot do either of these with stacks (models/adapter_targets.py).
+    # peft cannot do either of these with stacks, and those without a gate get none (models/adapter_targets.py).
     reached = adapter.method == "lora" and adapter.target_modules.strip() == "all-linear"
-    reached = reached and not adapter.dropout and not adapter.dora
+    reached = reached and not adapter.dropout and not adapter.dora and model.expert_matrices == GATED
     routed = Routed(
         layers=layers,
         experts=experts,
         chosen=chosen,
-        width=model.expert_parameters // (layers * experts * MATRICES * model.hidden_size),
+        width=model.expert_parameters // (layers * experts * model.expert_matrices * model.hidden_size),
         hidden=model.hidden_size,
         rank=share_rank(adapter.rank, chosen) if reached else 0,
+        matrices=model.expert_matrices,
     )
     return routed if routed.layers * routed.experts * routed.weights == model.expert_parameters else None
 
@@ -170,3 +182,15 @@ def count_adapters(model: ModelFacts, spec: AdapterSpec) -> int:
         lengths = sum(outputs for outputs, _ in shapes) if spec.dora else 0
         linear += kind.count * (spec.rank * sum(map(sum, shapes)) + lengths)
     return linear + (routed.adapter_parameters if routed else 0)
+
+
+def add_mlp(linears: Mapping[str, tuple[int, int]], hidden: int) -> Mapping[str, tuple[int, int]]:
+    """Return `linears` with an MLP of no width where they have none, as beside experts of which none is shared."""
+    if split_mixers(linears)[0]:
+        return linears
+    return dict(linears) | {"mlp.gate_up_proj": (0, hidden), "mlp.down_proj": (hidden, 0)}
+
+
+def no_mixer(hidden: int) -> dict[str, tuple[int, int]]:
+    """Return linears of no width in the place of a mixer's."""
+    return {"self_attn.qkv_proj": (0, hidden), "self_attn.o_proj": (hidden, 0)}

@@ -42,7 +42,7 @@ def kept_bytes(shape: DecoderShape, keep: str) -> int:
         _attention_state(shape)
         + e * shape.hidden,  # and the residual stream after it, or what a norm makes it from
         e * (shape.mean_columns("projected") + shape.projection_tail),
-        e * (2 * shape.mlp_width + 2 * groups["gate_up"].tail + groups["down"].tail)
+        e * (groups["gate_up"].outputs + 2 * groups["gate_up"].tail + groups["down"].tail)
         + (routed.opened_bytes(e) + routed.tail_bytes(e) if routed else 0),
     )
     if shape.record:  # the record alone, and that at the highest level (blocks/foreign_mixer.py)

@@ -97,11 +97,13 @@ def count_record(
     element_bytes: int,
     score_bytes: int,
     fused: bool = False,
+    counts: Mapping[str, int] | None = None,
 ) -> MixerRecord:
     """Return what is held of `mixers`, the linears of each kind by the name of its module.
 
     `weights`: of all layers' mixers together, from which the layers of two kinds are counted. `score_bytes`: what
-    composed attention holds of a token's scores. `fused`: see choose_cost().
+    composed attention holds of a token's scores. `fused`: see choose_cost(). `counts`: how many layers have a mixer of
+    each kind, where that is known and others have none.
     """
     wider = max(1, element_bytes // 2)
     held, sizes, costs = [], [], []
@@ -114,12 +116,23 @@ def count_record(
         sizes.append(sum(outputs * inputs for outputs, inputs in shapes))
         costs.append(cost)
     most = max(held)
+    if counts is None:
+        mean = _average(held, sizes, layers, weights)
+    else:
+        mean = sum(one * counts[name] for one, name in zip(held, mixers, strict=True)) / layers
     return MixerRecord(
         held_bytes=most,
-        mean_bytes=math.ceil(_average(held, sizes, layers, weights)),
+        mean_bytes=math.ceil(mean),
         forward_bytes=max(math.ceil(cost.forward * one) for cost, one in zip(costs, held, strict=True)),
         backward_bytes=max(math.ceil(cost.backward * one) for cost, one in zip(costs, held, strict=True)),
     )
+
+
+def name_mixer(linears: Linears) -> str:
+    """Return `self_attn` for the linears of an attention under whatever name, else that of their module."""
+    inside = {name.rpartition(".")[2] for name in linears}
+    owner = next(iter(linears)).partition(".")[0]
+    return "self_attn" if {"q_proj", "k_proj", "v_proj", "o_proj"} <= inside else owner
 
 
 def _returns(name: str) -> bool:

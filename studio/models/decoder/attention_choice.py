@@ -20,7 +20,7 @@ def choose_layer_attention(
 
     None where the model's own module mixes.
     """
-    if spec.mixer is not None:
+    if not spec.attends:
         return None
     kind = (spec.head_dim, spec.query_heads, spec.key_heads, spec.scale, spec.window, spec.softcap)
     kind = (*kind, spec.sinks is not None)

@@ -76,7 +76,7 @@ class Decoder:
         """Whether nothing is trained below the first layer's linears."""
         self.dtype = stream.dtype  # of the arithmetic
         self._scratch, self._offload = scratch, Offload(store.weights.device)
-        own = [layer for layer in self.layers if layer.spec.mixer is None]
+        own = [layer for layer in self.layers if layer.spec.attends]
         kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
         self._rotary = RotaryTables(spec.rotary, kinds)
         self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
@@ -91,7 +91,7 @@ class Decoder:
     @property
     def attentions(self) -> list[Attention]:
         """The attention of every layer in which it is ours."""
-        return [layer.attention.kernel for layer in self.layers if layer.spec.mixer is None]
+        return [layer.attention.kernel for layer in self.layers if layer.spec.attends]
 
     @property
     def routed(self) -> bool:
@@ -125,7 +125,7 @@ class Decoder:
         self.kernels = bind({**self.kernels.implementations, **choices})
         if self.kernels.implementations["flash"] != "triton":
             for layer in self.layers:
-                if layer.spec.mixer is None:
+                if layer.spec.attends:
                     layer.attention.kernel = layer.attention.kernel.without_triton()
 
     def note_change(self) -> None:

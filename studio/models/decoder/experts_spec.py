@@ -15,14 +15,14 @@ import torch
 from studio_kernels.glu import KINDS, activate
 from torch import Tensor, nn
 
-from studio.models.decoder.blocks.gates import ClampedGate, PlainGate
+from studio.models.decoder.blocks.gates import ClampedGate, PlainGate, SquaredRelu, square_relu
 from studio.models.decoder.blocks.router import CHOSEN_SOFTMAX, SIGMOID, SOFTMAX, Router, RouterEntry
 from studio.models.decoder.structure import EXPERTS, MLPS, ROUTERS, SHARED, SHARED_GATES
 from studio.models.nf4_experts import Nf4Stack, is_experts
 from studio.models.norm_probe import epsilon
 
-GATE_UP, DOWN = "gate_up_proj", "down_proj"
-"""What transformers calls the two stacks."""
+GATE_UP, UP, DOWN = "gate_up_proj", "up_proj", "down_proj"
+"""What transformers calls the two stacks, the first of them with or without a gate."""
 MASTER_BYTES = 4
 """Of a trained number: what has fewer loses small steps."""
 TRIED_ROWS = 64
@@ -90,8 +90,9 @@ class ExpertsSpec:
     wrapped: nn.Module
     """The model's own experts, with their adapters."""
     gate_up: StackPart
+    """Where experts have no gate, up alone."""
     down: StackPart
-    gate: PlainGate | ClampedGate
+    gate: PlainGate | ClampedGate | SquaredRelu
     shared_gate: nn.Module | None
 
     @property
@@ -131,6 +132,8 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     children, beside = dict(mixture.named_children()), find_mlp(mixture) is not None
     # Of a layer whose experts stand beside its MLP, spec.py looks at the other parts.
     strangers = set() if beside else set(children) - {EXPERTS, *ROUTERS, *SHARED, *SHARED_GATES}
+    # Nemotron-H has such in the place of maps around its experts, which only some of its models have.
+    strangers -= {name for name in strangers if type(children[name]) is nn.Identity}
     own = [name for name, _ in mixture.named_parameters(recurse=False)]
     noisy = [
         name for part in mixture.modules() for name, value in vars(part).items() if "jitter" in name and value
@@ -138,16 +141,15 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     if strangers or own or noisy:
         return ", ".join(sorted({*strangers, *own, *noisy}))
     experts, adapters = _unwrap(mixture.get_submodule(EXPERTS))
-    if adapters is None or not experts.has_gate or getattr(experts, "has_post_expert_norm", False):
+    if adapters is None or getattr(experts, "has_post_expert_norm", False):
         return EXPERTS
-    if set(adapters) - {GATE_UP, DOWN}:
+    first = GATE_UP if experts.has_gate else UP
+    if set(adapters) - {first, DOWN}:
         return ", ".join(sorted(adapters))
     found = [name for name in ROUTERS if name in children]
     if len(found) != 1:
         return ROUTERS[0]
-    parts = {
-        name: StackPart(experts, name, *adapters.get(name, (None, None, 0.0))) for name in (GATE_UP, DOWN)
-    }
+    parts = {name: StackPart(experts, name, *adapters.get(name, (None, None, 0.0))) for name in (first, DOWN)}
     device = next(children[found[0]].parameters()).device
     gate = _find_gate(experts, device)
     if gate is None:
@@ -160,7 +162,7 @@ def read_experts(mixture: nn.Module, hidden: int) -> ExpertsSpec | str:
     if shared_gate is not None and (type(shared_gate) is not nn.Linear or shared_gate.bias is not None):
         return "shared_expert_gate"
     return ExpertsSpec(
-        router, children[found[0]], children[EXPERTS], parts[GATE_UP], parts[DOWN], gate, shared_gate
+        router, children[found[0]], children[EXPERTS], parts[first], parts[DOWN], gate, shared_gate
     )
 
 
@@ -188,9 +190,12 @@ def _unwrap(module: nn.Module | None) -> tuple[nn.Module | None, Adapters | None
 
 
 @torch.no_grad()
-def _find_gate(experts: nn.Module, device: torch.device) -> PlainGate | ClampedGate | None:
+def _find_gate(experts: nn.Module, device: torch.device) -> PlainGate | ClampedGate | SquaredRelu | None:
     """Return what `experts` do between their products, or None."""
     values = torch.linspace(-12, 12, 97, device=device)
+    if not experts.has_gate:
+        alike = torch.allclose(experts.act_fn(values), square_relu(values), rtol=1e-4, atol=1e-4)
+        return SquaredRelu() if alike else None
     rows = torch.stack([values, values.flip(0) * 0.7, values.roll(31), values.roll(11)], 1)
     found = experts._apply_gate(rows)
     gate, up = rows.chunk(2, 1)

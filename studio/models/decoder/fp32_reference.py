@@ -230,11 +230,11 @@ def widen_layer(layer: Layer, kernels: Kernels, wide_kernels: Kernels, *, fp8: b
         twin.mlp = widen_routed(
             layer.mlp, [_widen_group(group, kernels, wide_kernels, fp8) for group in layer.mlp.groups]
         )
-    else:
+    elif layer.mlp is not None:
         blocks.append((twin.mlp, ("gate_up", "down")))
     if isinstance(twin.attention, ForeignMixer):
         _widen_mixer(twin.attention, layer.attention.outer.dtype)
-    else:
+    elif layer.attention is not None:
         blocks.append((twin.attention, twin.attention.group_names))
         twin.attention.kernel = replace(layer.attention.kernel, packed=MATH, equal=None)
     norms = {

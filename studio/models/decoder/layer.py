@@ -1,6 +1,6 @@
 """One decoder layer: its blocks on one residual stream, forward and backward by hand.
 
-    m = attention(x)        y = mlp(m)        or y = s mlp(m), y = s layer_input(mlp(m)) (Gemma 4)
+    m = attention(x)        y = mlp(m)        or y = s mlp(m), y = s layer_input(mlp(m)) (Gemma 4), y = m (Nemotron-H)
 
 Layers of several streams are those of alt_up_layer.py.
 
@@ -24,9 +24,11 @@ from studio.models.decoder.blocks.block import LayerBlock, StreamRows
 from studio.models.decoder.blocks.borrowed_keys import BorrowedKeys
 from studio.models.decoder.blocks.foreign_mixer import ForeignMixer, SavedMixer
 from studio.models.decoder.blocks.gated_mlp import GatedMLP, SavedMLP
+from studio.models.decoder.blocks.gates import SQUARED
 from studio.models.decoder.blocks.latent_attention import LatentAttention
 from studio.models.decoder.blocks.layer_input import LayerInput
 from studio.models.decoder.blocks.paired_mlp import PairedMLP
+from studio.models.decoder.blocks.plain_mlp import PlainMLP
 from studio.models.decoder.blocks.routed_mlp import RoutedMLP, SavedRoutedMLP, build_routed_mlp
 from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.cached_rows import CachedRows, SlotRows
@@ -41,12 +43,12 @@ from studio.models.decoder.spec import LayerSpec
 class SavedLayer:
     """What the blocks of one layer keep between its forward and its backward pass."""
 
-    attention: SavedAttention | SavedMixer
-    mlp: SavedMLP | SavedRoutedMLP
+    attention: SavedAttention | SavedMixer | None
+    mlp: SavedMLP | SavedRoutedMLP | None
 
     def move_out(self) -> dict[str, Tensor]:
         """Return the large tensors by name, and let go of them."""
-        parts = {one.name: getattr(self, one.name).move_out() for one in fields(self)}
+        parts = {one.name: saved.move_out() for one in fields(self) if (saved := getattr(self, one.name))}
         return {f"{block}.{name}": tensor for block, found in parts.items() for name, tensor in found.items()}
 
     def move_in(self, tensors: Mapping[str, Tensor]) -> None:
@@ -67,25 +69,27 @@ class Layer:
         store: FlatStore,
         stream: StreamRows,
     ) -> None:
-        """`kernel`: None where the model's own module mixes; `stream`: the form of the rows between layers."""
+        """`kernel`: None where attention is not ours; `stream`: the form of the rows between layers."""
         self.store = store
         self.norm_gradients = {
             name: store.find_gradient(norm.module.weight) for name, norm in norms_of(spec).items()
         }
         """Where each norm's gradient is added, None where it is frozen."""
-        self.attention: SelfAttention | ForeignMixer
+        self.attention: SelfAttention | ForeignMixer | None = None
+        self.mlp: GatedMLP | RoutedMLP | None = None
+        """Either is None in a layer of one block."""
         if spec.latent is not None:
             self.attention = LatentAttention(spec, groups, kernel, self.norm_gradients)
-        elif spec.mixer is None:
+        elif spec.attends:
             block = SelfAttention if spec.source is None else BorrowedKeys
             self.attention = block(spec, groups["qkv"], groups["output"], kernel, self.norm_gradients)
-        else:
+        elif spec.mixer is not None:
             trained = [(parameter, store.gradient(parameter)) for parameter in spec.mixer.trained]
             self.attention = ForeignMixer(spec, spec.mixer.module, trained, stream, self.norm_gradients)
-        self.mlp: GatedMLP | RoutedMLP
-        if spec.experts is None:
-            self.mlp = GatedMLP(spec, groups["gate_up"], groups["down"], self.norm_gradients)
-        else:
+        if spec.experts is None and spec.down is not None:
+            kind = PlainMLP if spec.activation == SQUARED else GatedMLP
+            self.mlp = kind(spec, groups["gate_up"], groups["down"], self.norm_gradients)
+        elif spec.experts is not None:
             shared = [groups[name] for name in ("gate_up", "down") if name in groups]
             kind = RoutedMLP if spec.routed_norm is None else PairedMLP
             self.mlp = build_routed_mlp(kind, spec, shared, store, stream, self.norm_gradients)
@@ -98,12 +102,13 @@ class Layer:
     @property
     def spec(self) -> LayerSpec:
         """What the layer is made of."""
-        return self.attention.spec
+        return self.blocks[0].spec
 
     @property
     def blocks(self) -> tuple[LayerBlock, ...]:
         """In the order of the forward pass."""
-        return (self.attention, self.mlp, *([] if self.layer_input is None else [self.layer_input]))
+        found = (self.attention, self.mlp, self.layer_input)
+        return tuple(block for block in found if block is not None)
 
     @property
     def outer(self) -> LinearGroup | StreamRows:
@@ -137,10 +142,15 @@ class Layer:
         """Return y (T, H) and what is kept for backward(), None when `keep` is None (evaluation)."""
         self.take_over_changes(kernels)
         level = -1 if keep is None else KEEP_LEVELS.index(keep)
-        middle, first = self.attention.forward(x, rows, kernels, level)
-        y, second = self.mlp.forward(middle, rows, kernels, level)
-        if first.branch is not None:  # the stream between the blocks is had again from it for next to nothing
-            second.x = None
+        y, first, second = x, None, None
+        if self.attention is not None:
+            y, first = self.attention.forward(x, rows, kernels, level)
+        if self.mlp is not None:
+            y, second = self.mlp.forward(y, rows, kernels, level)
+        if first is None:
+            second.x = x
+        elif second is not None and first.branch is not None:
+            second.x = None  # the stream between the blocks is had again from it for next to nothing
         if self.layer_input is not None:
             y = self.layer_input.forward(y, rows, kernels)
         if self.spec.output_scale != 1.0:
@@ -149,8 +159,9 @@ class Layer:
 
     def decode(self, number: int, x: Tensor, rows: CachedRows | SlotRows, kernels: Kernels) -> Tensor:
         """Return y (T, H) of new rows of sequences whose keys and values are kept; `number`: the layer's own."""
-        middle = self.attention.decode(number, x, rows, kernels)
-        y, _ = self.mlp.forward(middle, rows.layout, kernels, -1)
+        y = x if self.attention is None else self.attention.decode(number, x, rows, kernels)
+        if self.mlp is not None:
+            y, _ = self.mlp.forward(y, rows.layout, kernels, -1)
         if self.layer_input is not None:
             y = self.layer_input.forward(y, rows.layout, kernels)
         return y if self.spec.output_scale == 1.0 else y.mul_(self.spec.output_scale)
@@ -186,7 +197,8 @@ class Layer:
         `upstream`: dy, wide rows (T, H + tail of the down group) whose tail is free, in a list from which it is
         taken, so that its memory goes half-way. Uses `saved` up.
         """
-        saved.mlp.x = self.attention.recompute(saved.attention, saved.mlp.x, rows, kernels)
+        if saved.mlp is not None and saved.attention is not None:
+            saved.mlp.x = self.attention.recompute(saved.attention, saved.mlp.x, rows, kernels)
         dy = upstream.pop()
         if self.spec.output_scale != 1.0:
             dy.mul_(self.spec.output_scale)
@@ -194,10 +206,12 @@ class Layer:
             x = self.mlp.recompute(saved.mlp, None, rows, kernels)
             dy = self.layer_input.backward(dy, x, rows, kernels, self.mlp.outer)
             del x
-        dmiddle = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
-        del dy
-        below = None if last else below or self.outer
-        return self.attention.backward(dmiddle, saved.attention, rows, kernels, below)
+        under = below or self.outer
+        if saved.attention is None:
+            return self.mlp.backward(dy, saved.mlp, rows, kernels, under)
+        if saved.mlp is not None:
+            dy = self.mlp.backward(dy, saved.mlp, rows, kernels, self.attention.outer)
+        return self.attention.backward(dy, saved.attention, rows, kernels, None if last else under)
 
 
 def kind_of(layer: Layer) -> tuple:
@@ -215,5 +229,5 @@ def kind_of(layer: Layer) -> tuple:
     )
     return (
         spec.constants, scalars_of(spec.module), tuple(norm and norm.options for norm in norms), groups,
-        layer.attention.kernel and layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
+        spec.attends and layer.attention.kernel.name, tuple(type(part) for part in spec.module.modules()),
     )  # fmt: skip

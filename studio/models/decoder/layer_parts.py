@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from studio.models.decoder.blocks.gates import SQUARED, square_relu
 from studio.models.decoder.structure import (
     EXPERTS,
     GROUPS,
     HEAD_NORM_FORMS,
     LAUREL,
+    MIXER,
     MLPS,
     RESIDUAL_SCALES,
     ROUTERS,
@@ -49,6 +51,7 @@ PARTS = {
         *ACTIVATIONS,
         STREAMS,
         LAUREL,
+        MIXER,
     }
     | name_parts(),
     "attention": name_parts("self_attn") | {VALUE_NORM},
@@ -158,6 +161,17 @@ def find_activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Modul
     if kind is None:
         raise Unlike("act_fn")
     return kind
+
+
+def find_mlp_activation(mlp: nn.Module, gate_up: Sequence[nn.Module], down: nn.Module) -> str:
+    """Return the kind of an MLP's gate (glu.KINDS), or SQUARED where it has none."""
+    if sum(count_features(linear)[1] for linear in gate_up) != count_features(down)[0]:
+        return find_activation(mlp, gate_up, down)
+    function = next((getattr(mlp, name) for name in ACTIVATIONS if hasattr(mlp, name)), None)
+    values = torch.linspace(-8, 8, 65)
+    if not callable(function) or not torch.allclose(function(values), square_relu(values)):
+        raise Unlike("act_fn")
+    return SQUARED
 
 
 def name_parameters(module: nn.Module) -> set[str]:

@@ -206,7 +206,7 @@ class _Probe:
 
     def _compare_constants(self, number: int, layer: Layer, given: dict) -> Iterator[Measured]:
         """The window and the rotary tables: neither shows in every text."""
-        if layer.spec.mixer is None:
+        if layer.spec.attends:
             window = find_window((self.long, self.text), self.config, number)
             ours = layer.attention.kernel.heads.window
             yield Measured(number, "window", float(ours), float(window), ours == window)

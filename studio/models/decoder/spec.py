@@ -2,8 +2,9 @@
 
 Covers the layer of Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3, Phi-3, SmolLM3, Granite 3, OLMo 2, EXAONE 4, GLM-4 and
 whatever else is built of the same parts: (norm), query/key/value, (query and key norm), (rotary embedding), causal
-attention, output, (norm), sum, (norm), gated MLP, (norm), sum. Names of classes are never looked at: how keys are
-turned is found by trying (rotary_probe.py), and parity_check.py proves that a layer computes what its parts suggest.
+attention, output, (norm), sum, (norm), gated MLP, (norm), sum; or of layers that are one of its blocks (Nemotron-H).
+Names of classes are never looked at: how keys are turned is found by trying (rotary_probe.py), and parity_check.py
+proves that a layer computes what its parts suggest.
 Where attention alone is another one, the model's own module stays in its place (own_inputs.py).
 """
 
@@ -27,6 +28,7 @@ from studio.models.decoder.layer_parts import (
     find_activation,
     find_child,
     find_linears,
+    find_mlp_activation,
     find_norm,
     find_norms,
     name_parameters,
@@ -34,15 +36,18 @@ from studio.models.decoder.layer_parts import (
     refuse_dropout,
     refuse_strangers,
 )
+from studio.models.decoder.one_block import is_one_block, read_ungated
 from studio.models.decoder.own_inputs import Mixer, OwnInputs, probe_layers, read_mixer
 from studio.models.decoder.query_scale import QueryScale
 from studio.models.decoder.rotary_probe import Turning
 from studio.models.decoder.stream_ends import EndParts, read_ends
 from studio.models.decoder.stream_spec import AltUpParts, LaurelParts, read_gate_cut, read_streams
 from studio.models.decoder.structure import (
+    EMBEDDINGS,
     EXPERTS,
     FINAL_NORMS,
     INPUT_GROUPS,
+    MIXER,
     MLPS,
     NORMS,
     RESIDUAL_SCALES,
@@ -157,6 +162,11 @@ class LayerSpec:
         return plain if self.experts is None else (*plain, self.experts.kind)
 
     @property
+    def attends(self) -> bool:
+        """Whether the layer has an attention that we compute by ourselves."""
+        return bool(self.qkv)
+
+    @property
     def made_key_heads(self) -> int:
         """Key heads that the layer's own linears give."""
         return self.key_heads if self.source is None else 0
@@ -183,7 +193,7 @@ class LayerSpec:
         mlp = {"gate_up": self.gate_up, "down": (self.down,)} if self.down is not None else {}
         mlp |= {} if self.layer_input is None else self.layer_input.groups
         mlp |= {} if self.laurel is None else self.laurel.groups
-        if self.mixer:
+        if not self.attends:
             return mlp
         widening = {} if self.latent is None else self.latent.groups
         return {"qkv": self.qkv} | widening | {"output": (self.output,)} | mlp
@@ -251,7 +261,8 @@ def _read(model: nn.Module) -> DecoderSpec:
         raise Unlike("use_bidirectional_attention")
     kinds = getattr(config, "layer_types", None)
     layers, rotary = find_child(decoder, "layers"), getattr(decoder, "rotary_emb", None)
-    embedding, embedding_rows = _read_end(find_child(decoder, "embed_tokens"))
+    table = next((name for name in EMBEDDINGS if hasattr(decoder, name)), EMBEDDINGS[0])
+    embedding, embedding_rows = _read_end(find_child(decoder, table))
     inputs = OwnInputs(decoder, config.hidden_size, next(embedding.parameters()))
     reading = ModelReading(config, kinds or (), rotary, inputs)
     found = tuple(_read_layer(layer, number, reading) for number, layer in enumerate(layers))
@@ -304,6 +315,8 @@ def _logit_scale(config: Any) -> float:
 
 def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSpec:
     owners = [found for name in MLPS if isinstance(found := getattr(layer, name, None), nn.Module)]
+    if not owners and is_one_block(layer):
+        return _read_one_block(layer, number, reading)
     if not owners:
         raise Unlike("mlp")
     mixture = find_mixture([*owners, layer])
@@ -341,7 +354,7 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
         experts_norm=norms.get("experts_norm"),
         gate_up=gate_up,
         down=down,
-        activation="" if mlp is None else find_activation(mlp, gate_up, down),
+        activation="" if mlp is None else find_mlp_activation(mlp, gate_up, down),
         experts=experts,
         residual_scale=residual_scale,
         output_scale=float(getattr(layer, "layer_scalar", 1.0)),
@@ -351,6 +364,22 @@ def _read_layer(layer: nn.Module, number: int, reading: ModelReading) -> LayerSp
         **streams,
         **mixing,
     )
+
+
+def _read_one_block(layer: nn.Module, number: int, reading: ModelReading) -> LayerSpec:
+    """Return the spec of a layer with one block beside its norm: an MLP, experts, or what runs as it is."""
+    refuse_dropout(layer)
+    norm = find_norms(layer)["input_norm"]
+    try:
+        block = (
+            read_ungated(layer, reading.config.hidden_size) | NO_ATTENTION | {"mixer": None, "mlp_norm": norm}
+        )
+    except Unlike as unlike:
+        block = _read_mixer(layer, number, reading, unlike) | {"input_norm": norm}
+    norms = dict.fromkeys(one.name for one in fields(LayerSpec) if one.name.endswith("_norm"))
+    empty = {"gate_up": (), "down": None, "activation": "", "experts": None}
+    scales = {"residual_scale": read_residual_scale(layer), "output_scale": 1.0}
+    return LayerSpec(module=layer, **norms | empty | scales | block)
 
 
 def _read_input(
@@ -367,7 +396,7 @@ def _read_input(
 
 def _read_mixer(layer: nn.Module, number: int, reading: ModelReading, unlike: Unlike) -> dict[str, Any]:
     """Return LayerSpec's fields where the one child that is neither norm nor MLP runs as it is; else raise `unlike`."""
-    known = (PARTS["layer"] | NORMS) - {"self_attn"}
+    known = (PARTS["layer"] | NORMS) - {"self_attn", MIXER}
     names = [name for name, _ in layer.named_children() if name not in known]
     if len(names) != 1 or any(True for _ in layer.named_parameters(recurse=False)):
         raise unlike

@@ -31,6 +31,10 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_nu
 CHOSEN_COUNTS = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts")
 """What configs call the number of experts, and how many of them a token passes."""
 SHARED_MLPS = tuple(f"mlp.{name}" for name in SHARED)
+MIXER = "mixer"
+"""What layers of one block call it, whatever it computes (Nemotron-H)."""
+UNGATED_MLPS = ("mlp", MIXER, *(f"{MIXER}.{name}" for name in SHARED))
+"""Where MLPs without a gate stand: up and down alone."""
 GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("self_attn.qkv_proj",),
             ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"),
@@ -41,9 +45,10 @@ GROUPS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "output": (("self_attn.o_proj",), ("self_attn.out_proj",)),
     "gate_up": (("mlp.gate_proj", "mlp.up_proj"), ("mlp.gate_up_proj",), ("shared_mlp.input_linear",),
                 ("feed_forward.w1", "feed_forward.w3"),
-                *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS)),
+                *(tuple(f"{owner}.{name}" for name in ("gate_proj", "up_proj")) for owner in SHARED_MLPS),
+                *((f"{owner}.up_proj",) for owner in UNGATED_MLPS)),
     "down": (("mlp.down_proj",), ("mlp.down_proj",), ("shared_mlp.output_linear",), ("feed_forward.w2",),
-             *((f"{owner}.down_proj",) for owner in SHARED_MLPS)),
+             *((f"{owner}.down_proj",) for owner in (*SHARED_MLPS, *UNGATED_MLPS[1:]))),
     "input_gate": (("per_layer_input_gate",),),
     "input_up": (("per_layer_projection",),),
     "laurel_left": (("laurel.linear_left",),),
@@ -110,15 +115,20 @@ PLACEMENTS: tuple[Mapping[str, str], ...] = (
         "output_norm": "post_feedforward_layernorm",
         "layer_input_norm": "post_per_layer_input_norm",
     },
+    {"input_norm": "norm"},
 )
 """Where norms of H columns stand, and by which names: before attention and before the MLP, on what each of them adds to
 the residual stream (`attention_norm`, `output_norm`), or both. Of Llama, Gemma 2, GLM-4, OLMo 2, LFM2, and of
 Gemma 4, whose experts stand beside its MLP, with a norm before them and one after each of both, and of Gemma 4 E2B,
-with one on what a token's own input to the layer adds."""
+with one on what a token's own input to the layer adds, and of Nemotron-H, whose layers are one block each."""
+ONE_BLOCK = PLACEMENTS[-1]
+"""Where layers have a norm and one module alone, which mixes tokens or has the place of an MLP."""
 RESIDUAL_SCALES = ("residual_multiplier", "residual_scale")
 """What layers call the number by which they multiply their branches: Granite's, MiniCPM3's."""
-FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm")
+FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm", "norm_f")
 """What decoders call the norm after their last layer."""
+EMBEDDINGS = ("embed_tokens", "embeddings")
+"""What they call the table of their tokens."""
 HEAD_NORM_FORMS = (
     ("self_attn.q_norm", "self_attn.k_norm"),
     ("self_attn.query_layernorm", "self_attn.key_layernorm"),
@@ -281,9 +291,10 @@ def split_mixers(
 ) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, tuple[int, int]]]]:
     """Return the linears of the MLP, and those of each mixer by its name: a layer's child that is no MLP."""
     mlp, mixers = {}, {}
+    known = {name for group in ("gate_up", "down") for names in GROUPS[group] for name in names}
     for name, shape in linears.items():
         owner = name.partition(".")[0]
-        if owner in MLPS:
+        if owner in MLPS or name in known:
             mlp[name] = shape
         else:
             mixers.setdefault(owner, {})[name] = shape
@@ -295,12 +306,14 @@ def find_mixers(
 ) -> tuple[str, ...]:
     """Return the children by which layers mix tokens, where all that is `strange` (find_strange) lies inside them.
 
-    Then they run as the model's own modules, beside an MLP that is known. () where nothing is strange, or more is: what
-    a layer's children are called decides, as in spec.py. `linears` and `norms`: of all layers together.
+    Then they run as the model's own modules, beside an MLP that is known, or as the only block of a layer. () where
+    nothing is strange, or more is: what a layer's children are called decides, as in spec.py. `linears` and `norms`:
+    of all layers together.
     """
     owners = {name.partition(".")[0] for name in linears if "." in name} - set(MLPS)
-    known = any(set(names) <= set(linears) for names in GROUPS["down"])
-    known = known and bool(find_placement({name for name in norms if "." not in name}))
+    placement = find_placement({name for name in norms if "." not in name})
+    mlp = any(set(names) <= set(linears) for names in GROUPS["down"])
+    known = bool(placement) and (mlp or placement == ONE_BLOCK)
     inside = all("." in name and name.partition(".")[0] in owners for name in strange)
     return tuple(sorted(owners)) if strange and known and inside else ()
 

@@ -13,7 +13,8 @@ from studio_kernels.gated_delta import GATED_DELTA
 from studio_kernels.op import Implementation
 from torch import nn
 
-from studio.models.decoder.structure import STREAM_MAPS
+from studio.models.adapter_targets import PEFT_REFUSED_TYPES, PEFT_REFUSES
+from studio.models.decoder.structure import STREAM_COUNT, STREAM_MAPS
 from studio.models.modules_to_save import free_modules
 from studio.models.new_tokens import name_ends
 
@@ -173,9 +174,23 @@ FOREIGN = {
             "mamba_chunk_size": 16,
         },
     ),
+    "nemotron_h": (  # layers of one block each: state space, attention, MLP; with experts: routed_models.py
+        transformers.NemotronHConfig,
+        TOKENS | {
+            "layers_block_type": ["mamba", "attention", "mlp"], "mamba_num_heads": 8, "mamba_head_dim": 16,
+            "ssm_state_size": 16, "n_groups": 2, "chunk_size": 16,
+        },
+    ),
 }  # fmt: skip
 """Families of which some layers mix tokens by the model's own module."""
 TARGETS = "all-linear"
+
+
+def list_excluded(model: nn.Module) -> list[str] | None:
+    """Return what the studio's own "all-linear" leaves out and peft's does not (models/adapter_targets.py)."""
+    if hasattr(model.config, STREAM_COUNT):
+        return list(STREAM_MAPS)
+    return sorted(PEFT_REFUSES) if model.config.model_type in PEFT_REFUSED_TYPES else None
 
 
 def make_model(
@@ -200,8 +215,7 @@ def make_model(
             lora_alpha=2 * rank,
             lora_dropout=dropout,
             target_modules=targets,
-            # The studio's own "all-linear" leaves out what weighs the streams (models/adapter_targets.py).
-            exclude_modules=list(STREAM_MAPS) if family == "gemma3n" else None,
+            exclude_modules=list_excluded(model),
             use_dora=dora,
             task_type="CAUSAL_LM",
             trainable_token_indices={name: list(tokens) for name in name_ends(model)} if tokens else None,

@@ -372,6 +372,48 @@ def mix_late(decoder: Decoder, layer: Layer) -> None:
     override(mixer, _run=late)
 
 
+def leave_the_square_out(decoder: Decoder, layer: Layer) -> None:
+    """Of an MLP without a gate, which is the third layer's only block; likewise below."""
+
+    def activate(self, gate_up, kernels, out) -> None:
+        out.copy_(gate_up[:, : self.down.inputs].relu())
+
+    override(decoder.layers[2].mlp, _activate=activate)
+
+
+def halve_the_squares_slope(decoder: Decoder, layer: Layer) -> None:
+    mlp = decoder.layers[2].mlp
+
+    def activate_backward(self, h, gate_up, dgate_up, kernels) -> None:
+        type(mlp).__mro__[1]._activate_backward(self, h, gate_up, dgate_up, kernels)
+        dgate_up[:, : self.down.inputs].mul_(0.5)
+
+    override(mlp, _activate_backward=activate_backward)
+
+
+def forget_the_only_norm(decoder: Decoder, layer: Layer) -> None:
+    """Of the first layer, a state space: take its weight for 1."""
+    first = decoder.layers[0]
+    module = copy.deepcopy(first.spec.input_norm.module)
+    module.weight.data.fill_(1 - first.spec.input_norm.offset)
+    change_spec(first, input_norm=replace(first.spec.input_norm, module=module))
+
+
+def let_a_state_space_leak(decoder: Decoder, layer: Layer) -> None:
+    leak_between_documents(decoder, layer)
+
+
+def lose_a_state_spaces_gradient(decoder: Decoder, layer: Layer) -> None:
+    lose_a_mixers_gradient(decoder, decoder.layers[0])
+
+
+OF_ONE_BLOCK = (
+    leave_the_square_out, halve_the_squares_slope, forget_the_only_norm, let_a_state_space_leak,
+    lose_a_state_spaces_gradient,
+)  # fmt: skip
+"""Faults of layers that are one block each."""
+
+
 def shift_the_mixers_norm(decoder: Decoder, layer: Layer) -> None:
     spec = layer.spec
     change_spec(layer, attention_norm=spec.mlp_norm, mlp_norm=spec.attention_norm)
@@ -453,6 +495,7 @@ FAULTS = {
     lose_the_values_gradient: "gemma4", turn_the_first_columns: "latent", turn_queries_alone: "latent_v2",
     forget_the_narrow_norm: "latent", swap_keys_and_values: "latent", hear_the_first_head_alone: "latent",
     lose_a_narrow_gradient: "latent", **dict.fromkeys(OF_STREAMS, "gemma3n"),
+    **dict.fromkeys(OF_ONE_BLOCK, "nemotron_h"),
 }  # fmt: skip
 """And a family of models.py in which each shows most."""
 
@@ -484,7 +527,7 @@ def is_felt(fault: Callable[[Decoder, Layer], None], layer: Layer) -> bool:
         **dict.fromkeys(OF_LATENT, spec.latent is not None),
         **dict.fromkeys(OF_STREAMS, spec.alt_up is not None),
         lose_a_mixers_gradient: spec.mixer is not None,
-        mix_late: False,  # of one family's first layer
+        **dict.fromkeys((mix_late, *OF_ONE_BLOCK), False),  # of one layer of one family
         ignore_output_scale: spec.output_scale != 1.0,
         shift_the_mixers_norm: spec.attention_norm is not None and spec.mlp_norm is not None,
     }

@@ -65,6 +65,14 @@ FOREIGN = {
     "qwen3_5_moe": (
         transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
     ),
+    "nemotron_3": (  # layers of one block each, experts without a gate
+        transformers.NemotronHConfig,
+        TOKENS | GROUPED | {
+            "layers_block_type": ["mamba", "moe", "attention"],
+            "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "chunk_size": 16,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 64,
+        },
+    ),
 }  # fmt: skip
 """Families whose layers mix tokens by the model's own module, beside experts."""
 

@@ -18,11 +18,11 @@ from studio.models.decoder.fp8_weights import use_fp8
 from studio.models.decoder.parity_check import find_difference
 from studio.models.decoder.probe_states import sample_ids
 from studio.models.decoder.rotary import NO_ROTARY
-from studio.models.decoder.structure import STREAM_COUNT, STREAM_MAPS
+from studio.models.decoder.structure import STREAM_MAPS
 from studio.models.load import set_evaluation
 from tests.each_time import some, some_of_several
 from tests.models.decoder import planted
-from tests.models.decoder.models import FAMILIES, FOREIGN, SHAPE, make_model
+from tests.models.decoder.models import FAMILIES, FOREIGN, SHAPE, list_excluded, make_model
 from tests.models.decoder.planted import FAULTS, change_eps, change_spec, change_window, drop_rotary
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "nf4": torch.bfloat16}
@@ -39,12 +39,11 @@ EACH_TIME = (
 def attach(model: nn.Module, dora: bool = False) -> nn.Module:
     """Return `model` with adapters on all linears."""
     torch.manual_seed(0)
-    weighed = list(STREAM_MAPS) if hasattr(model.config, STREAM_COUNT) else None
     config = LoraConfig(
         r=4,
         lora_alpha=8,
         target_modules="all-linear",
-        exclude_modules=weighed,
+        exclude_modules=list_excluded(model),
         task_type="CAUSAL_LM",
         use_dora=dora,
     )

@@ -12,7 +12,7 @@ from studio_kernels.attention_backends import MATH
 from studio_kernels.dispatch import bind
 
 from studio.models.adapt import unwrap
-from studio.models.decoder.blocks.gates import PlainGate
+from studio.models.decoder.blocks.gates import PlainGate, SquaredRelu
 from studio.models.decoder.blocks.router import Router
 from studio.models.decoder.decoder import Decoder, take_over
 from studio.models.decoder.parity_check import find_difference
@@ -67,6 +67,23 @@ def open_the_shared_gate(decoder: Decoder, layer) -> None:
 
 def take_another_gate(decoder: Decoder, layer) -> None:
     layer.mlp.experts.routed = dataclasses.replace(layer.mlp.experts.routed, gate=PlainGate("gelu_tanh"))
+
+
+def leave_the_square_out(decoder: Decoder, layer) -> None:
+    """Of experts without a gate."""
+
+    class Relu(SquaredRelu):
+        def forward(self, gate_up, kernels):
+            return gate_up.relu()
+
+    layer.mlp.experts.routed = dataclasses.replace(layer.mlp.experts.routed, gate=Relu())
+
+
+def leave_the_square_of_the_shared_one_out(decoder: Decoder, layer) -> None:
+    experts, routed = layer.mlp.experts, layer.mlp.experts.routed
+    leave_the_square_out(decoder, layer)
+    experts.shared = dataclasses.replace(experts.shared, gate=experts.routed.gate)
+    experts.routed = routed
 
 
 def swap_two_adapters(decoder: Decoder, layer) -> None:
@@ -145,6 +162,7 @@ FAULTS: dict[Callable, str] = {
     score_rows_as_they_are: "gemma4_moe", weigh_all_experts_alike: "gemma4_moe",
     swap_the_norms_of_mlp_and_experts: "gemma4_moe", give_experts_the_mlps_rows: "gemma4_moe",
     lose_the_routers_gradient: "gemma4_moe", forget_the_sinks: "gpt_oss",
+    leave_the_square_out: "nemotron_3", leave_the_square_of_the_shared_one_out: "nemotron_3",
     give_heads_each_others_sinks: "gpt_oss", leave_the_sinks_out_of_the_way_back: "gpt_oss",
 }  # fmt: skip
 EACH_TIME = (

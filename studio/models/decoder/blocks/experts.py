@@ -22,7 +22,7 @@ from studio_kernels.nf4 import Nf4
 from torch import Tensor
 
 from studio.models.decoder.blocks.block import Saved
-from studio.models.decoder.blocks.gates import ClampedGate, PlainGate
+from studio.models.decoder.blocks.gates import ClampedGate, PlainGate, SquaredRelu
 from studio.models.decoder.blocks.router import Router, Routes
 
 
@@ -101,11 +101,11 @@ class Kept:
 
 @dataclass(kw_only=True, slots=True)
 class GatedExperts:
-    """The gated MLPs of all experts."""
+    """The MLPs of all experts, gated ones or such that have `up` alone where `gate_up` is said."""
 
     gate_up: GroupedLinear
     down: GroupedLinear
-    gate: PlainGate | ClampedGate
+    gate: PlainGate | ClampedGate | SquaredRelu
 
     def open(self, x: Tensor, experts: Tensor, groups: Groups, kernels: Kernels) -> Kept:
         """Compute gate and up of rows (S, H)."""

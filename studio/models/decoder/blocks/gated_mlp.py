@@ -126,8 +126,7 @@ class GatedMLP:
         gate_up, u_gate_up, _ = self._open(x, rows, kernels)
         wide = self.down.widen(gate_up.shape[0])
         h, place = wide[:, : self.down.inputs], wide[:, self.down.inputs :]
-        gate, up = self._halves(gate_up)
-        kernels.glu.forward(self._cut(gate), up, self.spec.activation, out=h)
+        self._activate(gate_up, kernels, h)
         u_down = self.down.project(h, place, kernels, rows.drops)
         self.down.forward(wide, kernels, add=add, out=out)
         return gate_up, u_gate_up, own_memory(u_down)
@@ -150,6 +149,21 @@ class GatedMLP:
         inner = self.down.inputs
         return gate_up[:, :inner], gate_up[:, inner : 2 * inner]
 
+    def _activate(self, gate_up: Tensor, kernels: Kernels, out: Tensor) -> None:
+        """Write h (T, I) to `out`."""
+        gate, up = self._halves(gate_up)
+        kernels.glu.forward(self._cut(gate), up, self.spec.activation, out=out)
+
+    def _activate_backward(self, h: Tensor, gate_up: Tensor, dgate_up: Tensor, kernels: Kernels) -> None:
+        """Write what comes back to gate and up to `dgate_up`, which may be theirs; `h` holds dh, then h, (T, I)."""
+        spec, (gate, up), (dgate, dup) = self.spec, self._halves(gate_up), self._halves(dgate_up)
+        if spec.gate_cut is None:
+            kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
+            return
+        cut = self._cut(gate)
+        kernels.glu.backward(h, cut, up, spec.activation, dgate=cut, dup=dup, h=h)
+        cut_gate_backward(cut, gate, spec.gate_cut, dgate)
+
     def _backward(
         self, saved: SavedMLP, dy: Tensor, rows: BatchLayout, kernels: Kernels, out: Tensor
     ) -> None:
@@ -163,7 +177,6 @@ class GatedMLP:
         gate_up, u_gate_up = saved.gate_up, saved.u_gate_up
         if gate_up is None:
             gate_up, u_gate_up, _ = self._open(saved.x, rows, kernels)
-        gate, up = self._halves(gate_up)
         self.down.gradient_u(ddown, kernels)
         wide = self.down.widen(gate_up.shape[0])
         h = wide[:, :inner]
@@ -173,14 +186,7 @@ class GatedMLP:
         result, dgate_up = None, gate_up
         if self.gate_up.magnitudes is not None:
             result, dgate_up = gate_up, self.gate_up.widen_gradient(gate_up.shape[0])
-        dgate, dup = self._halves(dgate_up)
-        if spec.gate_cut is not None:
-            cut = self._cut(gate)
-            kernels.glu.backward(h, cut, up, spec.activation, dgate=cut, dup=dup, h=h)
-            cut_gate_backward(cut, gate, spec.gate_cut, dgate)
-            del cut
-        else:
-            kernels.glu.backward(h, gate, up, spec.activation, dgate=dgate, dup=dup, h=h)
+        self._activate_backward(h, gate_up, dgate_up, kernels)
         u_down = saved.u_down
         if u_down is None:
             u_down = self.down.project(h, wide[:, inner:], kernels, rows.drops)

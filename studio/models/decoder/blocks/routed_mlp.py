@@ -23,7 +23,7 @@ from torch import Tensor
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.blocks.block import Saved, StreamRows
 from studio.models.decoder.blocks.experts import Experts, GatedExperts, GroupedLinear, SavedExperts
-from studio.models.decoder.blocks.gates import PlainGate
+from studio.models.decoder.blocks.gates import SQUARED, PlainGate, SquaredRelu
 from studio.models.decoder.blocks.residual import join, join_backward, joins_apart, leave_backward, normalise
 from studio.models.decoder.experts_spec import StackPart
 from studio.models.decoder.flat_parameters import FlatStore
@@ -237,7 +237,9 @@ def build_routed_mlp(
     experts = Experts(router=read.router, routed=routed)
     if shared:
         gate_up, down = map(WholeLinear, shared)
-        experts.shared = GatedExperts(gate_up=gate_up, down=down, gate=PlainGate(spec.activation))
+        plain = spec.activation == SQUARED
+        gate = SquaredRelu() if plain else PlainGate(spec.activation)
+        experts.shared = GatedExperts(gate_up=gate_up, down=down, gate=gate)
     if read.shared_gate is not None:
         experts.shared_gate = read.shared_gate.weight.detach()
     return kind(spec, experts, rows, adapters, shared, norm_gradients)
