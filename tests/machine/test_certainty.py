@@ -6,7 +6,7 @@ from html import escape
 import pytest
 
 from studio.core.i18n import load_catalogue, text
-from studio.machine.failures import CATALOGUE, weigh_text
+from studio.machine.failures import CATALOGUE, diagnose, weigh_text
 from studio.machine.failures.certainty import TELLS
 from studio.machine.failures.diagnosis import clean, leave_out_harmless
 from studio.machine.failures.explanation import REASONS, explain_words
@@ -185,3 +185,11 @@ def test_what_went_by_is_not_certain_where_the_end_is_unknown(text):
 def test_a_warning_before_the_error_is_never_certain(id, text):
     for warning in WARNINGS:
         assert certain_cause(warning + text) in ("", id), warning
+
+
+@pytest.mark.parametrize(
+    "name", ["GatedRepoError", "OfflineModeIsEnabled", "SafetensorError", "PermissionError"]
+)
+def test_an_error_that_is_only_named_was_not_raised(name):
+    text = f"ImportError: cannot import name '{name}' from 'hub.errors' (/w/site-packages/hub/errors.py)\n"
+    assert diagnose(text).id == "package_mismatch"

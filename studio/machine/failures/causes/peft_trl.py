@@ -54,7 +54,7 @@ FAILURES = (
     ),
     Failure(
         "no_engine",
-        said(r"object has no attribute 'vllm_engine'"),
+        said(r"object has no attribute '(?:vllm_engine|load_lora|save_lora|fast_generate)'"),
         (Remedy("fast_inference"),),
         code="R52",
     ),

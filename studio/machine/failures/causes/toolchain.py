@@ -269,7 +269,12 @@ FAILURES = (
         probe=_ancient_bitsandbytes,
         subject="triton",
     ),
-    Failure("setuptools_old", said(r"ImpImporter"), (Remedy("new_setuptools"), REBUILD), code="T11"),
+    Failure(
+        "setuptools_old",
+        said(r"has no attribute 'ImpImporter"),
+        (Remedy("new_setuptools"), REBUILD),
+        code="T11",
+    ),
     Failure(
         "earlier_gpu_error",
         said(r"0x80000003", r"\b2147483651\b"),
