@@ -53,6 +53,15 @@ FAILURES = (
         code="R41",
     ),
     Failure(
+        "unsloth_halves",
+        said(
+            r"RL_REPLACEMENTS\[[^\n]*\n(?:[^\n]*\n){0,6}?KeyError: '(?P<name>\w+)'",
+            r"cannot import name '(?P<name>\w+)' from 'unsloth_zoo\b",
+        ),
+        (Remedy("clear_compiled"),),
+        code="V95",
+    ),
+    Failure(
         "no_engine",
         said(r"object has no attribute '(?:vllm_engine|load_lora|save_lora|fast_generate)'"),
         (Remedy("fast_inference"),),
