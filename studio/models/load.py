@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from studio.core.i18n import Text, literal, text
 from studio.core.recipe import FOUR_BITS
 from studio.models.decoder.structure import STREAM_COUNT, STREAM_MAPS
 from studio.models.language_model import find_head, is_composite, list_outside
+from studio.models.processor_parts import count_cores
 from studio.models.rope_scaling import scale_config
 from studio.models.tokenizer import last_line, load_tokenizer
 from studio.models.weights import Weights, read_ahead
@@ -240,8 +240,7 @@ def leave_one_core() -> None:
     OpenMP's threads wait for each other in a busy loop. With one on every core, any other work stops them all: on two
     cores with one other process the demo falls from 6,000 tokens/s to some 300, while one thread alone keeps 3,000.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores - 1)))
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), count_cores() - 1)))
 
 
 def quantization_config(name: str, dtype: str, kept: list[str] | None = None) -> BitsAndBytesConfig:

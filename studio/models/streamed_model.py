@@ -6,9 +6,9 @@ words; the arithmetic is that of the model with all its weights in fp32, to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -22,12 +22,14 @@ from transformers.utils import logging as transformers_logging
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.models.catalog import list_weights, read_header
-from studio.models.load import choose_attention, find_class, set_evaluation, set_origin
+from studio.models.load import choose_attention, find_class, leave_one_core, set_evaluation, set_origin
 from studio.models.rope_scaling import scale_config
+from studio.models.row_turns import HELD, RowTurns
 from studio.models.tokenizer import last_line
 
 Read = Callable[[str], torch.Tensor]
 """Gives a weight by its name in the model, of any floating dtype."""
+T = TypeVar("T")
 ZERO_BYTES = 4
 """What a placeholder takes."""
 
@@ -38,6 +40,7 @@ def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any 
     rope: how positions are stretched (rope_scaling.py). None for a model whose weights are not the folder's tensors by
     name, one for one: it has to be loaded as a whole. Raises StudioError for files that cannot be read.
     """
+    leave_one_core()
     transformers_logging.disable_progress_bar()
     shapes = {name: one.shape for path in list_weights(folder) for name, one in read_header(path).items()}
     try:
@@ -80,44 +83,112 @@ def read_folder(folder: Path) -> Read:
     return give
 
 
-def stream(model: nn.Module, read: Read) -> None:
-    """Let a drawn model compute with what `read` gives for its parameters' names, from now on."""
+def stream(model: nn.Module, read: Read, go_on: Callable[[], None] = lambda: None) -> None:
+    """Let a drawn model compute with what `read` gives for its parameters' names, from now on.
+
+    go_on: called before each part of the model; may raise.
+    """
     names = {id(one): name for name, one in model.named_parameters()}
-    for unit in _list_units(model):
-        parameters = [(one, names[id(one)]) for one in unit.parameters()]
-        if parameters:
-            _fill_around(unit, parameters, read)
+    held = HeldPart(go_on)
+    for unit, parameters in _list_units(model):
+        _Part(unit, [(one, names[id(one)]) for one in parameters], read).attach(held)
+    setattr(model, HELD, held)
 
 
-def _fill_around(unit: nn.Module, parameters: list[tuple[nn.Parameter, str]], read: Read) -> None:
-    """Fill a unit's parameters while it computes."""
-    table = type(unit) is nn.Embedding  # of a table a few rows are read: they are widened, not all
-    empty = [one.data for one, _ in parameters]
+class HeldPart:
+    """Which part of a streamed model has its weights in memory, and the rows that go through it together."""
 
-    def fill(module: nn.Module, given: Any) -> None:
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self._go_on, self._turns = go_on, RowTurns()
+        self._together = False
+        self._part: _Part | None = None
+        self._depth = 0
+
+    def compute(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Return what each call, which goes through the model once, gives. Raises what a call raises."""
+        self._together = True
+        try:
+            return self._turns.compute(calls)
+        finally:
+            self._together, self._depth = False, 0
+            self._drop()
+
+    def enter(self, part: _Part) -> None:
+        """Fill a part that begins to compute, unless another row left it full."""
+        if self._depth:  # what a part calls outside of itself has its weights beside it
+            part.fill()
+        else:
+            if self._together:
+                self._turns.pass_on()
+            if self._part is not part:
+                self._drop()
+                self._go_on()
+                part.fill()
+                self._part = part
+        self._depth += 1
+
+    def leave(self, part: _Part) -> None:
+        """Empty a part that has computed, or could not begin, unless the next row may want it."""
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            part.drop()
+        elif not self._together:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._part is not None:
+            self._part.drop()
+            self._part = None
+
+
+class _Part:
+    """Parameters that are in memory while one module computes."""
+
+    def __init__(self, unit: nn.Module, parameters: list[tuple[nn.Parameter, str]], read: Read) -> None:
+        self._unit, self._parameters, self._read = unit, parameters, read
+        self._table = type(unit) is nn.Embedding  # of a table a few rows are read: they are widened, not all
+        self._empty = [one.data for one, _ in parameters]
+
+    def attach(self, held: HeldPart) -> None:
+        """Let `held` hear when the module begins and ends."""
+
+        def widen(module: nn.Module, given: Any, found: Any) -> Any:
+            held.leave(self)
+            return found.float() if self._table and isinstance(found, torch.Tensor) else None
+
+        self._unit.register_forward_pre_hook(lambda module, given: held.enter(self))
+        self._unit.register_forward_hook(widen, always_call=True)
+
+    def fill(self) -> None:
+        """Read the weights."""
         with torch.inference_mode(False), torch.no_grad():
-            for one, name in parameters:
-                one.data = read(name) if table else read(name).float()
+            for one, name in self._parameters:
+                one.data = self._read(name) if self._table else self._read(name).float()
 
-    def drop(module: nn.Module, given: Any, found: Any) -> Any:
+    def drop(self) -> None:
+        """Let the weights go."""
         with torch.inference_mode(False), torch.no_grad():
-            for (one, _), placeholder in zip(parameters, empty, strict=True):
+            for (one, _), placeholder in zip(self._parameters, self._empty, strict=True):
                 one.data = placeholder
-        return found.float() if table and isinstance(found, torch.Tensor) else None
-
-    unit.register_forward_pre_hook(fill)
-    unit.register_forward_hook(drop, always_call=True)
 
 
-def _list_units(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the parts that are in memory one at a time: layers, and outside of them each module with weights."""
+def _list_units(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Yield what is in memory one at a time, with its weights: layers, and outside of them what has weights itself.
+
+    The latter with all inside of it that is no layer: it may use the weights of a part without calling that.
+    """
     stacks = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
     layers = max(stacks, key=len, default=())
     inside = {id(part) for layer in layers for part in layer.modules()}
-    yield from layers
+    taken = {id(one) for layer in layers for one in layer.parameters()}
+    for layer in layers:
+        if own := list(layer.parameters()):
+            yield layer, own
     for module in model.modules():
-        if id(module) not in inside and next(module.parameters(recurse=False), None) is not None:
-            yield module
+        if id(module) in inside or next(module.parameters(recurse=False), None) is None:
+            continue
+        yield module, [one for one in module.parameters() if id(one) not in taken]
+        inside |= {id(part) for part in module.modules()}
 
 
 def read_merged(model: nn.Module, read: Read) -> Read:

@@ -85,7 +85,7 @@ def _ask_llama_cpp(job: ExportJob, folder: Path, path: Path) -> float:
     try:
         plan = plan_file(base, get_mix("F16"), "base", file.name)
         write_file(plan, file)
-        model = open_plain(base)
+        model = open_plain(base, job.go_on)
         wanted = FolderAnswers.measure(load_adapter(model, folder).eval(), base)
         asked = {"prompts": wanted.prompts, "vocabulary": plan.config["vocab_size"], "adapter": str(path)}
         asked["context"] = min(CONTEXT_TOKENS, int(plan.config["max_position_embeddings"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 PROMPTS = ("The quick brown fox jumps over the lazy", "Q: 12 + 30 =\nA:", "def add(a, b):\n    return")
 
 
-def open_plain(folder: Path) -> Any:
+def open_plain(folder: Path, go_on: Callable[[], None]) -> Any:
     """Return the merged model in fp32, to compute what its columns and its next tokens are: streamed, where it can be.
 
-    Its weights then lie in the folder's files.
+    Its weights then lie in the folder's files; `go_on` is called before each part that computes, and may raise.
     """
     from studio.models.streamed_model import read_folder, stream
 
     model = draw_dense(folder)
     if model is None:
         return load_whole(folder)
-    stream(model, read_folder(folder))
+    stream(model, read_folder(folder), go_on)
     return model
 
 
@@ -71,7 +71,6 @@ class FolderAnswers:
 
 
 def predict(model: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
-    import torch
+    from studio.models.row_turns import compute_rows
 
-    with torch.inference_mode():
-        return [model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1) for ids in prompts]
+    return compute_rows(model, prompts, lambda output: output.logits[0, -1].float().log_softmax(-1))

@@ -26,9 +26,10 @@ from studio.engine.exporters.folder_answers import PROMPTS, FolderAnswers, load_
 from studio.engine.exporters.gguf_card import write_card
 from studio.engine.exporters.kept_parts import KeptParts
 from studio.engine.exporters.modelfile import make_modelfile
-from studio.engine.exporters.streamed_merge import can_stream, draw_dense
+from studio.engine.exporters.streamed_merge import can_stream, count_rows_bytes, draw_dense
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
+from studio.models.gguf.importance import ROWS, cut_texts
 from studio.models.gguf.llama_cpp import LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_journal import drop_journal
 from studio.models.gguf.tensor_types import MIXES, TypeMix
@@ -51,8 +52,6 @@ LOSS_KL = {"F16": 0.0, "BF16": 0.0, "Q8_0": 0.0001, "Q6_K": 0.0004, "Q5_K_M": 0.
 """Nats a token that the demo's answers are off, with the run's rows as importance."""
 TOKEN_BYTES = 55
 """Of the tokenizer for each token, with its merges."""
-OPENED_BYTES = 2**29
-"""Of llama.cpp beside a file's weights, and of its answers."""
 SHARP = 1e-3
 """Most KL of a file in 16 bits from its folder, as llama.cpp computes it, in nats a token: 4e-6 was seen."""
 LEFT = 0.05
@@ -60,8 +59,6 @@ LEFT = 0.05
 of 135 million weights, whose packed weights alone are 0.0003 off."""
 IMPORTANCE, LOSSES, CURVE = "importance.safetensors", "losses.json", "curve.json"
 """Kept parts beside the merged weights."""
-CALIBRATION_ROWS = 32
-"""Of the run's own data: what the file will be asked is like them."""
 CHATS = (
     [{"role": "user", "content": "What is the capital of France?"}],
     [
@@ -92,13 +89,13 @@ def count_bytes(mix: TypeMix, job: ExportJob) -> int:
 
 
 def memory_bytes(mix: TypeMix, job: ExportJob) -> int:
-    """Return what merging takes, and what llama.cpp does, which keeps packed weights in an order of its own.
+    """Return what merging, reading the rows and packing take; llama.cpp, which opens a view of the file, takes less.
 
     Where the whole model is needed, the opened file's weights: in 16 bits as they are read, in fp32 as they compute.
     """
     if mix is FIT or not can_stream(job):
-        return max(merged.whole_bytes(job), 6 * job.facts.parameters)
-    return max(merged.memory_bytes(job), count_bytes(mix, job) + OPENED_BYTES if is_there() else 0)
+        return max(merged.whole_bytes(job), 6 * job.facts.parameters) + count_rows_bytes(job)
+    return merged.memory_bytes(job) + count_rows_bytes(job)
 
 
 def write(mix: TypeMix, job: ExportJob) -> None:
@@ -118,8 +115,8 @@ def write(mix: TypeMix, job: ExportJob) -> None:
     made = dataclasses.replace(made, model=None)
     write_file(plan, path, made.importance, lambda done, total: job.go_on(), goes_on=True)
     job.begin(text("export.phase.check"))
-    compare_file(plan, path)
-    checked = _ask_llama_cpp(plan, path, mix, wanted) if wanted else {}
+    compare_file(plan, path, job.go_on)
+    checked = _ask_llama_cpp(job, plan, path, mix, wanted) if wanted else {}
     modelfile = make_modelfile(
         path.name, folder, RunFolder(job.run_folder).read_recipe().data, [row.conversation for row in made.seen],
         adds_begin=bool(plan.metadata.get("tokenizer.ggml.add_bos_token")),
@@ -171,7 +168,7 @@ def _prepare(mix: TypeMix, job: ExportJob) -> PreparedFile:
     rows = rows if mix.usual.endswith("_K") else []
     model = None
     if is_there() or rows or mix is FIT:
-        model = load_whole(folder) if mix is FIT else open_plain(folder)
+        model = load_whole(folder) if mix is FIT else open_plain(folder, job.go_on)
     job.go_on()
     importance, weighed = _weigh_once(job, parts, plan, model, rows)
     return PreparedFile(
@@ -193,7 +190,9 @@ def _weigh_once(
     if not parts.has(f"{parts.folder.name}/{IMPORTANCE}"):
         job.begin(text("export.phase.weigh"))
         found = weigh(plan, model, rows) if rows else {}
-        save_file({name: one.contiguous() for name, one in found.items()}, file, {"rows": str(len(rows))})
+        save_file(
+            {name: one.contiguous() for name, one in found.items()}, file, {"rows": str(len(cut_texts(rows)))}
+        )
         parts.keep([file])
     with safe_open(file, framework="pt") as kept:
         return {name: kept.get_tensor(name) for name in kept.keys()}, int(kept.metadata()["rows"])
@@ -269,7 +268,7 @@ def read_rows(job: ExportJob, folder: Path) -> Sequence[PreviewRow]:
 
     try:
         spec = RunFolder(job.run_folder).read_recipe().data
-        return preview(spec, AutoTokenizer.from_pretrained(folder), rows=CALIBRATION_ROWS).rendered
+        return preview(spec, AutoTokenizer.from_pretrained(folder), rows=ROWS).rendered
     except StudioError:
         return ()
 
@@ -284,7 +283,9 @@ def weigh(plan: FilePlan, model: Any, rows: list[list[int]]) -> dict[str, Any]:
     return measure_importance(model, plan.tensors, rows, kept)
 
 
-def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswers) -> dict[str, float]:
+def _ask_llama_cpp(
+    job: ExportJob, plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswers
+) -> dict[str, float]:
     """Return how far the file is from its folder, as llama.cpp computes it: {"kl": nats a token}.
 
     Raises StudioError where it does not load, reads other tokens, renders another chat, or computes something else.
@@ -315,13 +316,15 @@ def _ask_llama_cpp(plan: FilePlan, path: Path, mix: TypeMix, wanted: FolderAnswe
         begin = tokenizer.bos_token or ""
         if found.removeprefix(begin) != said.removeprefix(begin):
             raise refuse("chat_differs", path.name, words=chat[0]["content"][:40])
-    shown, packed = _measure(plan, path, answer["log_probabilities"], wanted)
+    shown, packed = _measure(job, plan, path, answer["log_probabilities"], wanted)
     if shown > (SHARP if mix.usual in ("F16", "BF16") else 2 * packed + LEFT):
         raise refuse("llama_cpp_differs", path.name, kl=f"{shown:.3g}")
     return {"kl": shown}
 
 
-def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers) -> tuple[float, float]:
+def _measure(
+    job: ExportJob, plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers
+) -> tuple[float, float]:
     """Return the largest KL from the folder's next token: of llama.cpp's, and of the packed weights in PyTorch."""
     from studio.models.gguf.written import load_written, read_written
     from studio.models.streamed_model import stream
@@ -331,7 +334,7 @@ def _measure(plan: FilePlan, path: Path, found: list[Any], wanted: FolderAnswers
     if model is None:
         model = load_written(plan, path, wanted.kind)
     else:
-        stream(model, read_written(plan, path))
+        stream(model, read_written(plan, path), job.go_on)
     opened = predict(model, wanted.prompts)
     packed = [
         float((one.exp() * (one - other)).sum()) for one, other in zip(wanted.shares, opened, strict=True)

@@ -13,7 +13,7 @@ from studio.core.i18n import text
 from studio.core.json_file import parse_json
 from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
 from studio.engine.exporters.kept_parts import KeptParts
-from studio.engine.exporters.streamed_merge import can_stream, count_bytes, write_streamed
+from studio.engine.exporters.streamed_merge import BESIDE_BYTES, can_stream, count_bytes, write_streamed
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score, name_auto_class, read_architecture
 
@@ -36,7 +36,7 @@ def memory_bytes(job: ExportJob) -> int:
 
 def whole_bytes(job: ExportJob) -> int:
     """Return what the whole model takes: the fp32 weights, and one fifth more for the merge."""
-    return round(job.facts.parameters * 4 * 1.2)
+    return round(job.facts.parameters * 4 * 1.2) + BESIDE_BYTES
 
 
 def write(job: ExportJob) -> None:
@@ -76,7 +76,7 @@ def write(job: ExportJob) -> None:
     attention = job.plan.attention.value
     opened = draw_streamed(job.target, attention) if can_stream(job) else None
     if opened is not None:
-        stream(opened, read_folder(job.target))
+        stream(opened, read_folder(job.target), job.go_on)
         verify_artifact(opened, tokenizer, expected, "fp32", read_folder(job.target))
         return
     settings = {"device": "cpu", "dtype": "fp32", "attention": attention}

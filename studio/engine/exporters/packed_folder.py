@@ -7,6 +7,7 @@ they must compute nearly what the merged model does, on the run's own rows.
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from studio.engine.exporters import gguf_file, merged
 from studio.engine.exporters.exporter import PROBE, Exporter, ExportJob
 from studio.engine.exporters.folder_answers import open_plain
 from studio.engine.exporters.kept_parts import KeptParts
-from studio.engine.exporters.streamed_merge import draw_dense
+from studio.engine.exporters.streamed_merge import count_rows_bytes, draw_dense
 from studio.models.architectures import holds_score
 from studio.models.packed_forms import (
     FORMS,
@@ -37,7 +38,10 @@ MOST_KL = {"fp8": 0.02, "w4a16": 0.1, "mlx": 0.1}
 """Most that a folder may be off the merged model, in nats a token: several times what the demo shows."""
 LOSS_KL = {"fp8": 0.002, "w4a16": 0.02, "mlx": 0.02}
 """Nats a token that the demo's answers are off."""
-CHECKED_TOKENS = 2048
+CHECKED_TOKENS, ROW_TOKENS, COMPARED_TOKENS = 2048, 512, 64
+"""Tokens of the rows that a folder is held against its model by: in all, of one row, compared at once."""
+KEPT_BYTES = 2**28
+"""Of the model's answers, in 16 bits, while the folder's are computed."""
 USES = {
     "fp8": (
         "- vLLM: `vllm serve FOLDER`, on cards from compute capability 8.9 on (RTX 40, L4, H100)",
@@ -76,6 +80,12 @@ def size_bytes(form: PackedForm, job: ExportJob) -> int:
     return round(matrices * form.bits / 8) + ends
 
 
+def memory_bytes(job: ExportJob) -> int:
+    """Return what merging, reading the rows and packing take, and the answers that are kept."""
+    kept_bytes = min(KEPT_BYTES, 2 * CHECKED_TOKENS * job.facts.vocabulary)
+    return merged.memory_bytes(job) + count_rows_bytes(job) + kept_bytes
+
+
 def write(form: PackedForm, job: ExportJob) -> None:
     """Fill job.target with the folder and a card; see Exporter.
 
@@ -86,7 +96,7 @@ def write(form: PackedForm, job: ExportJob) -> None:
 
     require_space(job.target, 2 * job.facts.parameters + size_bytes(form, job))
     folder = merged.store_once(job, KeptParts(job.target))
-    model = open_plain(folder)
+    model = open_plain(folder, job.go_on)
     names = list_matrices(form, model)
     if not choose_group(form, set(names.values())):
         widths = ", ".join(map(str, sorted(set(names.values()))))
@@ -107,7 +117,7 @@ def write(form: PackedForm, job: ExportJob) -> None:
     job.begin(text("export.phase.check"))
     packed = draw_dense(folder)
     if packed is not None:
-        stream(packed, open_packed(job.target, form, names, read_folder(job.target)))
+        stream(packed, open_packed(job.target, form, names, read_folder(job.target)), job.go_on)
     kl = measure(form, job.target, names, model, rows, packed)
     if kl > MOST_KL[form.name]:
         raise StudioError(
@@ -160,28 +170,31 @@ def measure(
     import torch
     from transformers import AutoTokenizer
 
-    texts, count = [], 0
+    from studio.models.row_turns import compute_rows
+
+    texts: list[Sequence[int]] = []
+    left = min(CHECKED_TOKENS, KEPT_BYTES // (2 * model.config.vocab_size))
     for ids in rows or [AutoTokenizer.from_pretrained(folder)(PROBE)["input_ids"]]:
-        if count < CHECKED_TOKENS:
-            texts.append(ids[: CHECKED_TOKENS - count])
-            count += len(texts[-1])
-
-    @torch.inference_mode()
-    def predict(ids: Sequence[int]) -> torch.Tensor:
-        return model(torch.tensor([list(ids)])).logits[0].float().log_softmax(-1)
-
-    wanted = [predict(ids).half() for ids in texts]
+        if left > 0:
+            texts.append(ids[: min(left, ROW_TOKENS)])
+            left -= len(texts[-1])
+    wanted = deque(compute_rows(model, texts, lambda output: output.logits[0].float().log_softmax(-1).half()))
     if packed is None:
         state = model.state_dict()
         with torch.no_grad():
             for name, weight in read_packed(folder, form, names):
                 state[name].copy_(weight)
-    model = packed or model
-    total = sum(
-        float((one.float().exp() * (one.float() - predict(ids))).sum())
-        for one, ids in zip(wanted, texts, strict=True)
-    )
-    return total / max(1, count)
+
+    def compare(output: Any) -> float:
+        """Return the sum of the KL of a row's tokens, a few at a time: one of 512 has 0.3 GB of logits."""
+        off, parts = 0.0, output.logits[0].split(COMPARED_TOKENS)
+        for one, other in zip(wanted.popleft().split(COMPARED_TOKENS), parts, strict=True):
+            one, other = one.float(), other.float().log_softmax(-1)
+            off += float((one.exp() * (one - other)).sum())
+        return off
+
+    total = sum(compute_rows(packed or model, texts, compare))
+    return total / max(1, sum(map(len, texts)))
 
 
 def load_lines(form: PackedForm, folder: str) -> tuple[str, ...]:
@@ -195,7 +208,7 @@ def _make_exporter(form: PackedForm) -> Exporter:
     return Exporter(
         name=form.name,
         size_bytes=lambda job: size_bytes(form, job),
-        memory_bytes=merged.memory_bytes,
+        memory_bytes=memory_bytes,
         write=lambda job: write(form, job),
         load_lines=lambda folder, base: load_lines(form, folder),
         find_problem=lambda job: find_problem(form, job),

@@ -14,14 +14,20 @@ from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.engine.exporters.exporter import ExportJob, probe_ids
 from studio.models.architectures import holds_score
+from studio.models.gguf.importance import ROWS, TOKENS
+from studio.models.row_turns import ROWS_BYTES, WAITING_STATES
 
 if TYPE_CHECKING:
     import torch
 
     from studio.engine.artifact import Fingerprint
 
-BESIDE_BYTES = 2**30
-"""What a streamed model needs beside its largest part: rounded numbers, activations, logits of 512 tokens."""
+BESIDE_BYTES = 2**26
+"""Of a streamed model, whatever its size: 18 MB were seen of the demo (benchmarks/export_memory.py)."""
+PACKING_BYTES = 2**27
+"""Of reading the run's rows and packing in parts, whatever the model's size: 153 MB in all were seen of the demo."""
+BESIDE_SHARE = 0.125
+"""Of the largest part, for what is read and rounded beside it: 0.11 was seen of Llama-3.1-8B's head."""
 
 
 def can_stream(job: ExportJob) -> bool:
@@ -65,8 +71,19 @@ def _is_plain_adapter(folder: Path) -> bool:
 def count_bytes(job: ExportJob) -> int:
     """Return what a streamed model takes of the processor's memory: a layer or a table in fp32, and what is beside."""
     facts = job.facts
-    layer = facts.linear_parameters / max(1, facts.layers)
-    return round(4 * max(layer, facts.vocabulary * facts.hidden_size)) + BESIDE_BYTES
+    table = facts.vocabulary * facts.hidden_size
+    tables = table if facts.tied_embeddings else 2 * table
+    layer = max(facts.linear_parameters + facts.expert_parameters, facts.parameters - tables) / max(
+        1, facts.layers
+    )
+    return round((1 + BESIDE_SHARE) * 4 * max(layer, table)) + BESIDE_BYTES
+
+
+def count_rows_bytes(job: ExportJob) -> int:
+    """Return what reading rows of the data takes: states that wait, the answers of one; and what packing does."""
+    facts = job.facts
+    waiting = min(ROWS_BYTES, 4 * WAITING_STATES * facts.hidden_size * ROWS * TOKENS)
+    return waiting + 4 * facts.vocabulary * TOKENS + PACKING_BYTES
 
 
 def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Fingerprint | None:
@@ -115,7 +132,7 @@ def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Finger
     model.config.save_pretrained(job.target)
     model.generation_config.save_pretrained(job.target)
     strip_path(job.target / "config.json")
-    stream(model, read_folder(job.target))
+    stream(model, read_folder(job.target), job.go_on)
     return Fingerprint(*probe(model, probe_ids(tokenizer)), sums)
 
 

@@ -55,6 +55,11 @@ class GgufWriter:
             self._journal.close()
         self._file.close()
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file as far as it is written."""
+        return self._file.tell()
+
     def write(self, data: bytes | memoryview) -> None:
         """Write a part of the next tensor; the tensors' parts come in their order. Raises ValueError for too much."""
         size_bytes = memoryview(data).nbytes

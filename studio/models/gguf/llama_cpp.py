@@ -69,6 +69,9 @@ class _Server:
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(file)
         parameters.n_ctx, parameters.n_parallel, parameters.warmup = context, 1, False
+        parameters.no_extra_bufts = (
+            True  # weights stay views of the file: in an order of its own they take it again
+        )
         if adapter:
             added = xllamacpp.CommonAdapterLoraInfo()
             added.path, added.scale = adapter, 1.0

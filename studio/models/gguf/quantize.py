@@ -44,23 +44,34 @@ def quantize(
 
     rows, columns = values.shape
     device = values.device if device is None else torch.device(device)
-    most = PART_VALUES if device.type == "cpu" else CARD_VALUES
-    parts, start = [], 0
+    if device.type == "cpu":
+        return _quantize_on_processor(values, name, importance).to(values.device)
+    most, parts, start = CARD_VALUES, [], 0
     while start < rows:
         part = values[start : start + max(1, most // columns)]
         try:
             parts.append(_pack_rows(part, name, importance, device).to(values.device))
         except torch.OutOfMemoryError:
-            if device.type == "cpu":
-                raise
             most //= 4
-            if most < CARD_LEAST:
-                device, most = torch.device("cpu"), PART_VALUES
         else:
             start += len(part)
             continue
         torch.cuda.empty_cache()  # the error held what it had no room for
+        if most < CARD_LEAST:
+            parts.append(_quantize_on_processor(values[start:], name, importance).to(values.device))
+            break
     return torch.cat(parts)
+
+
+def _quantize_on_processor(values: torch.Tensor, name: str, importance: torch.Tensor | None) -> torch.Tensor:
+    """Return what quantize() does, on the processor."""
+    import torch
+
+    from studio.models.processor_parts import compute_parts
+
+    cpu = torch.device("cpu")
+    parts = values.split(max(1, PART_VALUES // values.shape[1]))
+    return torch.cat(compute_parts(lambda part: _pack_rows(part, name, importance, cpu), parts))
 
 
 def _pack_rows(

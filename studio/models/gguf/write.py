@@ -7,7 +7,6 @@ compare_file() the file read again as any other: its config, tokens and weights 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -116,14 +115,13 @@ def write_file(
     """Write the file. `importance`: by a tensor's name, how much an error in each of its columns counts.
 
     goes_on: what a dead process wrote of the same file is kept, up to its last whole tensor; the caller lets the
-    journal beside it go. report: told (values done, values in all). Raises OSError.
+    journal beside it go. report: told (bytes written, in all) after each part, may raise. Raises OSError.
     """
     import torch
 
     device = torch.device(
         "cuda" if torch.cuda.is_available() else "cpu"
     )  # the search is 60 times as fast there
-    total, done = sum(math.prod(one.shape) for one in plan.tensors), 0
     with ExitStack() as stack:
         read = open_folder(plan.folder, stack)
         file = stack.enter_context(GgufWriter(path, plan.metadata, plan.table, goes_on=goes_on))
@@ -132,15 +130,12 @@ def write_file(
                 file.write(values.tobytes())
         for place, tensor in enumerate(plan.tensors, len(plan.factors)):
             if place < file.kept:
-                done += math.prod(tensor.shape)
                 continue
             weight = build_stored(plan.family, tensor, plan.config, read)
-            for data in pack_tensor(
-                weight, plan.types[tensor.name], (importance or {}).get(tensor.name), device
-            ):
+            form = plan.types[tensor.name]
+            for data in pack_tensor(weight, form, (importance or {}).get(tensor.name), device):
                 file.write(data)
-            done += weight.numel()
-            report(done, total)
+                report(file.size_bytes, plan.size_bytes)
 
 
 def pack_tensor(

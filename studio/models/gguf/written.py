@@ -56,12 +56,15 @@ ROUNDED = {"F32": 0.0, "F16": 1e-3, "BF16": 8e-3, "Q8_0": 0.012, "Q6_K": 0.04, "
 """Most that a tensor may be off in a form, as a share of its size (root mean square): twice what normal weights are."""
 
 
-def compare_file(plan: FilePlan, path: Path) -> None:
-    """Read `path` again and hold it against its folder. Raises StudioError where they differ, naming what differs."""
+def compare_file(plan: FilePlan, path: Path, go_on: Callable[[], None] = lambda: None) -> None:
+    """Read `path` again and hold it against its folder. Raises StudioError where they differ, naming what differs.
+
+    go_on: called before each tensor; may raise.
+    """
     header = read_header(path, STRINGS)
     keys = GgufKeys(header)
     _compare_config(plan, build_config(plan.family, keys), path.name)
-    _compare_weights(plan, path)
+    _compare_weights(plan, path, go_on)
     _compare_tokens(plan, header, path.name)
 
 
@@ -129,12 +132,13 @@ def _is_same(one: Any, other: Any) -> bool:
     return one == other or (one in (None, 0, False) and other in (None, 0, False))
 
 
-def _compare_weights(plan: FilePlan, path: Path) -> None:
+def _compare_weights(plan: FilePlan, path: Path, go_on: Callable[[], None]) -> None:
     """Hold every tensor's numbers against those that it was packed from."""
     header = read_header(path)
     with ExitStack() as stack:
         read = open_folder(plan.folder, stack)
         for tensor in plan.tensors:
+            go_on()
             stored = header.tensors[tensor.name]
             wanted = build_stored(plan.family, tensor, plan.config, read)
             rows = wanted.reshape(-1, wanted.shape[-1])
