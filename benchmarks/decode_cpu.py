@@ -1,11 +1,13 @@
 """Answers on a processor: the studio's decoder beside transformers' generate, the same weights, prompts and tokens.
 
     python benchmarks/decode_cpu.py MODEL [--adapter DIR] [--batch 1 16] [--tokens 64] [--prompts FILE] [--rounds 5]
+                                    [--gguf FILE]
 
 Both ways answer in turns, greedily, in one process; the middle of the rounds counts. `plain` is the decoder without
 looking ahead. On a machine that others use, `--threads 1 --processor-time` counts what the process itself computed.
 Tokens are compared: in fp32 they are the same. `--prompts` names a jsonl of chats whose last answer is left out; all of
-them are answered, to their ends.
+them are answered, to their ends. `--gguf` names the same model as a GGUF file, which llama.cpp's server (xllamacpp)
+answers by in the same process, `--tokens` each; its words are not compared.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ import torch  # noqa: E402 (the folder above must be on the path first)
 from peft import PeftModel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
 
+from studio.core.i18n import load_catalogue  # noqa: E402
 from studio.engine.generation.answerer import Answerer  # noqa: E402
 from studio.engine.generation.request import Request, Sampling  # noqa: E402
 from studio.engine.stop_tokens import Ends, find_ends  # noqa: E402
@@ -73,6 +78,30 @@ def answer_by_generate(
     return [found[place] for place in range(len(prompts))]
 
 
+def open_llama_cpp(file: Path, batch: int, threads: int) -> Callable[[list[tuple[int, ...]], int], list[int]]:
+    """Return what answers prompts greedily by llama.cpp, `batch` at once, and says how many tokens each got."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_parallel, params.n_ctx = str(file), batch, 512 * batch
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.cache_prompt = False
+    server = xllamacpp.Server(params)
+
+    def answer(prompts: list[tuple[int, ...]], tokens: int) -> list[int]:
+        def ask(prompt: tuple[int, ...]) -> int:
+            asked = {"prompt": list(prompt), "n_predict": tokens, "temperature": 0.0, "ignore_eos": True}
+            said = server.handle_completions(asked | {"cache_prompt": False})
+            if "tokens_predicted" not in said:
+                raise RuntimeError(f"llama.cpp did not answer: {said}")
+            return int(said["tokens_predicted"])
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(ask, prompts))
+
+    return answer
+
+
 def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int) -> dict[str, Any]:
     """Return seconds and tokens/s of each way, medians of the rounds, and whether they said the same."""
     prompts = read_prompts(tokenizer, options.prompts)
@@ -90,13 +119,18 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int)
     for name, ahead in (("studio", True), ("plain", False)):
         answerer = Answerer(model, tokenizer, ends, looks_ahead=ahead, opens=not options.wide)
 
-        def answer(answerer: Answerer = answerer) -> list[list[int]]:
+        def answer(answerer: Answerer = answerer, ahead: bool = ahead) -> list[list[int]]:
             answerer.forget()
             found = answerer.answer(requests, slots=batch)
             said["slow"] = answerer.slow
+            if ahead:
+                said["ahead"] = answerer.ahead
             return [one.tokens for one in found]
 
         ways[name] = answer
+    if options.gguf:
+        ask = open_llama_cpp(options.gguf, batch, options.threads)
+        ways["llama_cpp"] = lambda: ask(prompts, options.tokens)
     clock = time.process_time if options.processor_time else time.perf_counter
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with torch.inference_mode():
@@ -112,9 +146,18 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace, batch: int)
         "same": sum(a == b for a, b in zip(said["generate"], said["studio"], strict=True)),
         "same_as_plain": said["plain"] == said["studio"],
     }  # fmt: skip
+    if said["ahead"] is not None:
+        line["ahead"] = said["ahead"].value
+        line["ahead_because"] = load_catalogue("en").say(said["ahead"].reason)
     for name, seconds in taken.items():
         line[f"{name}_s"] = round(statistics.median(seconds), 3)
         line[f"{name}_tokens_per_s"] = round(count / statistics.median(seconds), 1)
+    if options.gguf:
+        line["llama_cpp_tokens_per_s"] = round(
+            sum(said["llama_cpp"]) / statistics.median(taken["llama_cpp"]), 1
+        )
+        ratios = (a / b for a, b in zip(taken["llama_cpp"], taken["studio"], strict=True))
+        line["studio_over_llama_cpp"] = round(statistics.median(ratios) * count / sum(said["llama_cpp"]), 2)
     for name in ("studio", "plain"):
         line[f"{name}_over_generate"] = round(
             statistics.median(a / b for a, b in zip(taken["generate"], taken[name], strict=True)), 2
@@ -134,6 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--processor-time", action="store_true")
+    parser.add_argument("--gguf", type=Path, help="the same model, for llama.cpp")
     parser.add_argument("--wide", action="store_true", help="hold no weights in 16 bits")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

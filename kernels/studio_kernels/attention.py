@@ -74,8 +74,19 @@ class Attention:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, documents: Documents, sinks: Tensor | None = None
     ) -> tuple[Tensor, Saved]:
-        """(out (T, query heads, d), saved). `sinks` (query heads,): see attention_sinks."""
+        """(out (T, query heads, d), saved). `sinks` (query heads,): see attention_sinks.
 
+        Of rows of `documents.beside` nothing is saved.
+        """
+        if documents.beside is not None:
+            first = slice(0, documents.rows)
+            out, saved = self._forward(q[first], k[first], v[first], documents, sinks)
+            return torch.cat((out, self._forward(q, k, v, documents.beside, sinks)[0])), saved
+        return self._forward(q, k, v, documents, sinks)
+
+    def _forward(
+        self, q: Tensor, k: Tensor, v: Tensor, documents: Documents, sinks: Tensor | None
+    ) -> tuple[Tensor, Saved]:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Saved]:
             return attention_sinks.forward(self.backend(documents), q, k, v, documents, self.heads, sinks)
 

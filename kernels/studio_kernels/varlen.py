@@ -27,6 +27,9 @@ class Documents:
     """Tokens of the longest document."""
     shared: SharedBeginnings | None = None
     """Where beginnings that documents share stand in the stream once: all else here is of whole documents."""
+    beside: Documents | None = None
+    """Documents that may begin with rows of these, and go on with rows behind them: their results alone are wanted. It
+    has `shared`, whose rows are all the stream's and whose own are those behind."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str) -> Documents:
@@ -52,6 +55,22 @@ class Documents:
             uniform=kept[0] if min(kept) == max(kept) else None,
             longest=max(kept),
         )
+
+    @property
+    def longest_of_all(self) -> int:
+        """Tokens of the longest document of these and those beside."""
+        return self.longest if self.beside is None else max(self.longest, self.beside.longest)
+
+    @property
+    def row_positions(self) -> Tensor:
+        """(T,) int32: the place in its document of each row of the stream, of those beside, too."""
+        own = self.positions if self.shared is None else self.positions.index_select(0, self.shared.own)
+        return own if self.beside is None else torch.cat((own, self.beside.row_positions))
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the stream these documents have."""
+        return self.tokens if self.shared is None else self.shared.own.shape[0]
 
     @property
     def tokens(self) -> int:

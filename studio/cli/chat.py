@@ -9,6 +9,7 @@ from typing import Any
 from studio.cli.console import Console
 from studio.cli.open_studio import OpenStudio
 from studio.core.errors import StudioError
+from studio.core.facts import Choice
 from studio.core.i18n import Text, literal, text
 from studio.machine.workspace import Workspace
 
@@ -36,7 +37,7 @@ def chat(options: argparse.Namespace, workspace: Workspace, console: Console) ->
             if answer is not None:
                 speeds[side] = {
                     "tokens": answer.tokens, "first_s": round(answer.first_s, 3),
-                    "tokens_per_s": round(answer.tokens_per_s, 1),
+                    "tokens_per_s": round(answer.tokens_per_s, 1), "ahead": speaker.ahead,
                 }  # fmt: skip
         if console.as_json:
             told = {"answers": answers, "speed": speeds, "slow": speaker.slow}
@@ -69,6 +70,12 @@ class _Here:
         """Why the model's own code answered last."""
         loaded = self._desk.chat.loaded()
         return None if loaded is None else loaded.slow
+
+    @property
+    def ahead(self) -> Choice | None:
+        """Whether guesses were read ahead in the last answer, and why; None where the model's own code answered."""
+        loaded = self._desk.chat.loaded()
+        return None if loaded is None else loaded.ahead
 
     @property
     def base_changed(self) -> str:
@@ -116,6 +123,12 @@ class _There:
         return self._studio.slow
 
     @property
+    def ahead(self) -> Choice | None:
+        """Whether guesses were read ahead in the last answer, and why; None where the model's own code answered."""
+        said = self._studio.ahead
+        return None if said is None else Choice(value=bool(said["value"]), reason=literal(said["reason"]))
+
+    @property
     def base_changed(self) -> str:
         """The name of a base that is another one than its adapter was trained on."""
         return self._studio.base_changed
@@ -148,6 +161,8 @@ def _show(
     if answer is not None and answer.tokens_per_s:
         speed, first = f"{answer.tokens_per_s:.1f}", f"{answer.first_s:.2f}"
         console.note(text("cli.chat.speed", tokens=answer.tokens, first=first, speed=speed))
+        if speaker.ahead is not None:
+            console.note(speaker.ahead.reason)
     if speaker.slow is not None:
         slow = speaker.slow if isinstance(speaker.slow, Text) else literal(speaker.slow)
         console.note(text("cli.chat.slow", reason=slow))

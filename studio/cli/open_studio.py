@@ -52,6 +52,8 @@ class OpenStudio:
         }  # fmt: skip
         self.slow: str | None = None
         """Why the model's own code answered last."""
+        self.ahead: dict[str, Any] | None = None
+        """Whether guesses were read ahead, and why: {value, reason}, as the studio says it."""
         self.base_changed = ""
         """The name of a base that is another one than its adapter was trained on."""
         self.place = self._find_place()
@@ -126,6 +128,7 @@ class OpenStudio:
             return SaidAnswer(words, unfinished=unfinished)
         timings = part["timings"]
         self.slow, self.base_changed = timings.get("slow"), timings.get("base_changed") or ""
+        self.ahead = timings.get("ahead")
         tokens = part["usage"]["completion_tokens"]
         return SaidAnswer(words, tokens, timings["first_s"], timings["tokens_per_s"], unfinished)
 

@@ -12,6 +12,7 @@ from studio.data.formats.aliases import (
     IMAGES,
     LABEL,
     LISTS,
+    QUESTIONS,
     REJECTED,
 )
 from studio.data.formats.cells import Values, is_asking, shorten, show_names
@@ -20,7 +21,8 @@ from studio.data.formats.context import REMARKS, TECHNICAL, is_material
 from studio.data.formats.format import Mapped
 from studio.data.likelihood import order_answers, order_questions
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, GRADED, JUDGED, TRUE, is_answer
+from studio.data.ranking import DATED, GRADED, JUDGED, MOSTLY, TRUE, is_answer
+from studio.data.related_names import hints
 from studio.data.whole_examples import ends_with, find_alone, find_corrected, find_halves
 
 CODE_CHARACTERS = 12
@@ -31,6 +33,8 @@ WHOLE_WORDS = 40
 """Words of an average text that could be a question with its answer."""
 SAME_ROWS = 5
 """In so many rows at least one and the same cell says nothing of any of them."""
+TAG_WORDS = 3
+"""Words of a tag, which many rows may lack."""
 ANSWERING = ("completion", "output")
 """Roles of what is learned."""
 
@@ -121,6 +125,13 @@ def ask_columns(
     if chosen.get("prompt") and len(asked) == 1 and {*asked[0].choices} <= {*read}:
         # What is read with a prompt does not answer it.
         return (ask_format(text("data.ask.open", column=shorten(question)), ("rl", "prompt_completion")),)
+    if (
+        chosen.get("prompt")
+        and len(asked) == 1
+        and (labels := _list_sorting(question, asked[0].choices, all_known))
+    ):
+        what = text("data.ask.sorted", column=shorten(question), labels=show_names(labels))
+        return (ask_format(what, ("rl", "prompt_completion")),)
     if len(asked) == 2 and len({*asked[0].choices, *asked[1].choices}) == 1:
         raise _refuse_open(question)  # nothing answers what nothing asks
     if not asked and question:
@@ -144,6 +155,20 @@ def _find_codes(columns: Sequence[Column], questions: Sequence[Column]) -> Colum
     named = {*part_name(code.name)} & (DATED | TECHNICAL | {"id"})
     own = code.rows > 1 and code.distinct == code.rows and code.plain and not code.counted
     return code if own and short and not named and any(map(str.isalpha, code.sample)) else None
+
+
+def _list_sorting(question: str, choices: Sequence[str], known: Sequence[Column]) -> list[str]:
+    """Return `choices` where each is a label that sorts what asks, and none that somebody found out; else []."""
+    asking = next((one for one in known if one.name == question), None)
+    asks = asking is not None and asking.is_prose and hints(asking, (*QUESTIONS, "prompt"))
+    labels = [one for one in known if one.name in choices]
+    sorting = all(
+        not is_answer(one)
+        and (one.is_labels or one.distinct == 1 or (one.filled < MOSTLY and one.words <= TAG_WORDS))
+        and not {*part_name(one.name)} & (JUDGED | TRUE)
+        for one in labels
+    )
+    return [one.name for one in labels] if asks and labels and sorting else []
 
 
 def _refuse_open(question: str) -> StudioError:

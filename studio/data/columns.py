@@ -15,7 +15,8 @@ LOOKED_AT = 200
 CELL_CHARACTERS = 20_000
 WORDY = 3.5
 """Words of an average cell from which on a column is prose: names, categories and dates have fewer."""
-NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?|[\[({][\s\[({]*[-+.]?\d[\d\s.,eE\[\](){}+-]*")
+"""A number, or a list of numbers that is written out."""
 PROGRAM = re.compile(r"\w\([^()]*\)|[\])]\s*[=:{]|[\w)\]]\s*[-+*/]?=\s*[\w(\['\"]|[;{]\s*$", re.M)
 """What programs hold and sentences do not: a call, an assignment, a line that ends in a brace."""
 PROSE = re.compile(r"\b[a-zA-Z]{2,}(?:[ ,]+[a-zA-Z]{1,}){5}")

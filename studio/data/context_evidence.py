@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import Text, text
+from studio.data.annexes import ORDERS, TASKS, annotates, is_behind, lists_key_words
 from studio.data.columns import LOOKED_AT, Column, joins, measure_columns, repeats
 from studio.data.dataset_kinds import find_remark
 from studio.data.formats.aliases import (
@@ -27,6 +28,7 @@ from studio.data.likelihood import (
 from studio.data.ranking import (
     DATED,
     JUDGED,
+    find_right,
 )
 from studio.data.related_names import (
     OLD,
@@ -39,7 +41,7 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.unused_columns import COMPARED, ORDERS, TASKS, annotates, lists_key_words
+from studio.data.unused_columns import COMPARED
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
 WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
@@ -69,7 +71,15 @@ def _is_checked(one: Column) -> bool:
 def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
     """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
     used = [name for name in mapping.values() if name]
-    known = measure_columns([name for name in columns if name not in used], rows).values()
+    measured = measure_columns(columns, rows)
+    known = [one for name, one in measured.items() if name not in used]
+    answers = [
+        measured[name] for name in (mapping.get("completion"), mapping.get("output")) if name in measured
+    ]
+    known = [one for one in known if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    right = find_right([*measured.values()])
+    if right is not None and right.name == mapping.get("completion"):
+        known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
     read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from studio.data.columns import Column, joins, measure_columns
 from studio.data.dataset_kinds import WORKERS, find_named, find_remark
-from studio.data.evidence import has_answer, is_judged, is_sentence
 from studio.data.formats.aliases import LABEL, PRODUCTS, QUESTIONS
 from studio.data.formats.cells import Values
 from studio.data.formats.column_names import part_name
@@ -15,6 +14,7 @@ from studio.data.formats.format import Format, Mapped, Score
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.prompt_completion import COMPLETIONS
 from studio.data.likelihood import order_answers
+from studio.data.prompt_answers import has_answer, is_judged, is_sentence
 from studio.data.ranking import MOSTLY, TOLD, is_answer, is_either_way, is_one_of_several, is_outdone
 from studio.data.related_names import hints
 from studio.data.second_look import find_told

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.core.i18n import Text, text
+from studio.data.annexes import ORDERS, lists_key_words
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
 from studio.data.dataset_kinds import find_entry, find_remark
@@ -22,7 +23,8 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
-from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.checkers import find_checkers
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
@@ -38,6 +40,7 @@ from studio.data.likelihood import (
     rank_pairs,
 )
 from studio.data.open_question import Question
+from studio.data.prompt_answers import SENTENCE, list_worded
 from studio.data.ranking import (
     DECISIONS,
     GRADED,
@@ -47,11 +50,11 @@ from studio.data.ranking import (
     OWN,
     THINKING,
     describes_code,
+    find_right,
     heads_document,
     is_answer,
     is_one_of_several,
     is_test,
-    may_answer,
 )
 from studio.data.related_names import (
     OLD,
@@ -63,15 +66,12 @@ from studio.data.related_names import (
     is_language,
     is_renewed,
 )
-from studio.data.unused_columns import ORDERS
 from studio.data.whole_examples import REVIEWED, is_part
 
 HEADS = frozenset("title headline heading name".split())
 """Names of what heads a text."""
 LIKELY = 0.75
 """So likely is a pair that needs no asking, where the names of one side say the same and no column competes."""
-SENTENCE = 6
-"""Words from which on an answer is no value to be checked."""
 DOCUMENT = 25
 """Words from which on the only text of a row is a document."""
 HEADING = 4
@@ -133,6 +133,10 @@ def _weigh_format(
 ) -> Text | None:
     """Return why talks are talks beside a text, and answers and labels such; None where two forms are there."""
     known = [*measure_columns(columns, rows).values()]
+    known_answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
+    counted = known_answer is None or not known_answer.is_prose
+    if choices[0] == "rl" and counted and (checkers := find_checkers(columns, rows)):
+        return text("data.evidence.checked", columns=show_names(checkers))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
         if len(talks) != 1:
@@ -161,7 +165,7 @@ def _weigh_format(
         ]
         if choices[0] == "prompt_completion" and len(written) == 1 and not written[0].is_labels:
             return text("data.evidence.answers", column=shorten(written[0].name))
-    if {*choices} == {"prompt_completion", "rl"}:
+    if {*choices} == {"prompt_completion", "rl"} and not list_worded(mapping, columns, rows):
         answers = [one for one in known if hints(one, (*ANSWERS, *EXPECTED)) and _is_whole(one) and one.plain]
         answers += [
             one for one in known if one.coded and hints(one, PRODUCTS) and _is_whole(one) and one.plain
@@ -178,38 +182,6 @@ def _weigh_format(
     return None
 
 
-def has_answer(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> bool:
-    """Return whether a column beside the question may be its answer: words of any kind, or short ones and none named.
-
-    Whoever names the question alone is asked for the answer; whoever wants rewards names the format.
-    """
-    rest = measure_columns([name for name in columns if name not in chosen.values()], rows).values()
-    named = "prompt" in chosen
-    return any(
-        one.is_prose
-        or (
-            named
-            and may_answer(one)
-            and ((one.spoken and (one.plain or one.is_labels)) or is_answer(one) or one.counted or one.tagged)
-        )
-        for one in rest
-    )
-
-
-def is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether what answers are checked against is sentences beside a question in words."""
-    known = measure_columns(columns, rows)
-    answer, prompt = (known.get(mapping.get(role, "")) for role in ("answer", "prompt"))
-    texts = answer is not None and prompt is not None and answer.plain and prompt.plain
-    return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
-
-
-def is_judged(columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether a column holds labels that somebody gave."""
-    known = measure_columns(columns, rows).values()
-    return any(is_answer(one) and 1 < one.distinct <= one.rows / 2 for one in known)
-
-
 def _weigh_pair(
     asked: str, learned: str, used: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
 ) -> Text | None:
@@ -220,6 +192,16 @@ def _weigh_pair(
     question, answer = known[asked], known[learned]
     if not _is_written(answer) and any(holds_turns(row.get(asked)) for row in rows[:LOOKED_AT]):
         return None  # who asks in turns says what answers them
+    if right := find_right([*known.values()]):
+        return (
+            _tell(asked, learned)
+            if right is answer and (_is_read(question) or question.asks >= SHORT)
+            else None
+        )
+    if (not answer.plain and not _is_written(answer) and lists_key_words(answer, rows)) or _is_described(
+        answer
+    ):
+        return None  # what an answer is to name, or to do, perhaps
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if are_sides(asked, learned):
         return None  # compared, perhaps
@@ -291,6 +273,12 @@ def _weigh_pair(
     asking = hints(question, (*QUESTIONS, "prompt", "instruction"))
     named = _is_written(answer) or (asking and not _is_aside(answer))
     return _tell(asked, learned) if sure and named and not repeats(asked, [learned], rows) else None
+
+
+def _is_described(answer: Column) -> bool:
+    """Return whether a column is called what is expected, and no answer: `expected_behavior`, `expected_tools`."""
+    expected = {*part_name(answer.name)} & {"expected", "desired", "should"}
+    return bool(expected) and not hints(answer, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL))
 
 
 def _is_known(answer: Column, question: Column, rest: Sequence[Column]) -> bool:

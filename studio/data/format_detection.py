@@ -22,8 +22,9 @@ from studio.data.conversation import Conversation
 from studio.data.doubts import doubt_roles
 from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
-from studio.data.formats.aliases import INSTRUCTION, QUESTIONS
+from studio.data.formats.aliases import EXPECTED, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
+from studio.data.formats.checkers import find_checkers
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
@@ -32,6 +33,7 @@ from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
+from studio.data.prompt_answers import list_worded
 from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
@@ -187,6 +189,11 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
     complete = bool(chosen) and all(
         any(chosen.get(role) for role in roles.split("|")) for roles in best.required
     )
+    worded = list_worded(score.match.mapping, columns, rows) if best.name == "rl" and not chosen else ()
+    if worded:
+        what = text("data.ask.worded", answer=shorten(score.match.mapping["answer"]))
+        found = _settle(best, score.match, columns, rows, score, (ask_format(what, worded),), chosen)
+        return dataclasses.replace(found, ranked=ranked)
     half, asked_for = doubt_roles(best, score, columns, rows, chosen, sure=score.confidence >= ACCEPT)
     if (score.confidence < PRESELECT and not complete) or half:
         return Understanding(
@@ -215,7 +222,8 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         what = text("data.sniff.ambiguous", formats=list(rivals), columns=show_names(columns))
         # Who has answers beside a text, or a question, hardly wants to learn the text alone, or from rewards.
         open_talks = best.name == "rl" and {*rivals[1:]} <= {*TALKED}
-        order = rivals if open_talks else sorted(rivals, key=lambda name: name in ("text", "rl"))
+        checked = best.name == "rl" and bool(find_checkers(columns, rows))
+        order = rivals if open_talks or checked else sorted(rivals, key=lambda name: name in ("text", "rl"))
         asked = (ask_format(what, order),)
     elif score.confidence < ACCEPT:
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
@@ -266,6 +274,10 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
+        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in EXPECTED:
+            # Who was told that it holds words, and wants them learned, has said which column.
+            match = dataclasses.replace(match, mapping={**match.mapping, role: free[0]})
+            continue
         ranked = role in (*ANSWERING, *ASKED)
         question = next((match.mapping[name] for name in ASKED if name in match.mapping), "")
         first = next((one.choices[0] for one in asked if one.field.rpartition(".")[2] in ASKED), "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.formats.cells import Values, is_empty, shorten
+from studio.data.formats.checkers import is_checker
 from studio.data.formats.column_names import part_name, simplify
 from studio.data.related_names import is_language
 from studio.data.row import Row
@@ -62,7 +63,10 @@ def find_nested(columns: Sequence[str], rows: Sequence[Values]) -> Nested | None
     """Return where rows lie inside of rows; None where rows ask and answer themselves, or no list does."""
     if any(_asks_and_answers(row) for row in rows):
         return None
+    asking = any(_asks(row) for row in rows)
     for name in columns:
+        if asking and is_checker(name, rows):
+            continue  # the tests of a task are no tasks
         cells = [row[name] for row in rows if not is_empty(row.get(name))]
         paths = {path for cell in cells if (path := _find_path(cell, LEVELS)) is not None}
         if cells and len(paths) == 1 and all(_find_path(cell, LEVELS) is not None for cell in cells):
@@ -108,6 +112,11 @@ def _holds_talk(values: Values) -> bool:
         isinstance(cell, (list, tuple)) and len(cell) > 1 and all(map(to_turn, cell))
         for cell in values.values()
     )
+
+
+def _asks(values: Values) -> bool:
+    """Return whether a row holds a question of its own."""
+    return any(isinstance(cell, str) and find_side(name) == "user" for name, cell in values.items())
 
 
 def _asks_and_answers(values: Values) -> bool:

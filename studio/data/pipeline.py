@@ -303,9 +303,12 @@ def is_trainable(understanding: Understanding) -> bool:
 
 
 def refuses_training(rows_read: int, rows_refused: int, problems: Problems) -> bool:
-    """Return whether so large a share of the rows is broken that a person must look first; a tie is not broken."""
-    ties = problems.counts[RowCode.UNDECIDED]
-    return rows_refused - ties > REFUSED_SHARE * (rows_read - ties)
+    """Return whether so large a share of the rows is broken that a person must look first.
+
+    A tie is not broken, nor is a question that its text does not answer.
+    """
+    whole = problems.counts[RowCode.UNDECIDED] + problems.counts[RowCode.UNANSWERED]
+    return rows_refused - whole > REFUSED_SHARE * (rows_read - whole)
 
 
 def open_questions(converted: Converted) -> tuple[Question, ...]:

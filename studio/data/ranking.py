@@ -70,6 +70,13 @@ PREDICTED = frozenset("predicted prediction predictions predict pred preds guess
 """Words in the names of what a program found: behind what is called an answer."""
 TRUE = frozenset("truth gold golden expected".split())
 """Words in the names of what is known to be the answer, of whatever kind it is."""
+RIGHT = frozenset(
+    "correct right true richtig richtige correcta correcto correcte верный правильный 正确".split()
+)
+WRONG = frozenset("wrong incorrect distractor distractors false falsch falsche".split())
+"""Words in the names of the right answer and of the wrong ones beside it ..."""
+OPTION = frozenset("answer answers option choice text antwort respuesta réponse ответ 答案".split())
+"""... and words that add nothing to them."""
 MEASURED = frozenset("latency duration elapsed runtime sec secs seconds ms millis cost".split())
 """Words in the names of what was measured while a row was made."""
 DECISIONS = frozenset("decision verdict judgment judgement conclusion".split())
@@ -90,6 +97,14 @@ def is_answer(column: Column) -> bool:
     if column.counted and len(words) > 1:
         words -= MADE  # `was_fixed` says whether something was written, and is not it
     return hints(column, (*ANSWERS, *PRODUCTS, *EXPECTED, *LABEL)) or bool(words & (JUDGED | MADE))
+
+
+def find_right(columns: Sequence[Column]) -> Column | None:
+    """Return the only column called the right answer beside those that are called wrong ones; None for any other."""
+    wrong = any({*part_name(one.name)} & WRONG for one in columns)
+    named = [(one, {*part_name(one.name)}) for one in columns if one.distinct > 1 and not one.counted]
+    right = [one for one, words in named if words & RIGHT and words <= RIGHT | OPTION]
+    return right[0] if wrong and len(right) == 1 else None
 
 
 def is_true(name: str) -> bool:
@@ -334,6 +349,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
     thinkers = {part_name(one.name)[:1] for one in columns if {*part_name(one.name)[1:]} & THINKING}
     thinkers = {front for front in thinkers if any(part_name(one.name)[:1] == front for one in free)}
 
+    right = find_right(columns)
     known = [one for one in free if {*part_name(one.name)} & TRUE and one.distinct > 1]
     known_beside = any(hints(one, TOLD) and not {*part_name(one.name)} & PREDICTED for one in free)
 
@@ -343,6 +359,7 @@ def rank_answers(columns: Sequence[Column], question: str) -> list[Column]:
         graded = alone and bool(words & GRADED)
         odd = bool(BLOCKING & words) and not words & JUDGED and not graded
         return (
+            right is not None and one is not right,
             one is not first,
             is_guessed(one.name, names) or (bool(words & PREDICTED) and known_beside),
             asked_in_words and not one.tagged,

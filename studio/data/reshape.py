@@ -44,12 +44,23 @@ from studio.data.list_columns import (
     find_rated,
     find_spread,
 )
+from studio.data.message_names import (
+    GROUP,
+    HELPING,
+    KINDS,
+    ONE_SIDED,
+    ORDER,
+    PEOPLE,
+    SPEAKER,
+    WORDS,
+)
 from studio.data.nested import Nested, find_nested
 from studio.data.open_prompts import OpenPrompt, find_open_prompt
 from studio.data.open_question import Question
 from studio.data.ranking import DATED
 from studio.data.row import Row, list_columns
 from studio.data.scored_answers import Scored, find_scored
+from studio.data.signed_labels import Signed, find_signed
 from studio.data.speakers import Speakers, find_speakers, guess_role
 from studio.data.talks.selection import Headed, Talks, find_talks
 from studio.data.talks.trees import list_paths
@@ -57,32 +68,6 @@ from studio.data.transcripts import GAP_S, Transcript, find_transcript, read_tim
 from studio.data.whole_examples import are_documents
 from studio.data.wrapped_rows import Lift, find_frame, find_lift
 
-SPEAKER = ("role", "inbound", "is_inbound", "sender_type", "author_type", "author_role", "speaker_role", "speaker",
-           "author", "sender", "from", "author_id", "user", "username", "user_name", "sender_name", "speaker_id", "spk",
-           "speaker_idx", "speaker_name", "participant", "participant_id", "who", "party", "name", "character",
-           "agent", "from_user", "creator", "poster", "contributor",
-           "userid", "user_id", "message_from", "actor", "sprecher", "absender", "autor",
-           "说话人", "发言人", "发送者", "角色")  # fmt: skip
-WORDS = ("text", "message", "content", "utterance", "body", "msg", "message_text", "turn_text", "sentence", "line",
-         "dialogue_text", "comment", "post", "transcript", "nachricht", "mensaje", "内容", "消息", "文本",
-         "mes", "utt")  # fmt: skip
-GROUP = ("conversation_id", "dialogue_id", "dialog_id", "thread_id", "conv_id", "session_id", "chat_id", "ticket_id",
-         "message_tree_id", "conversationid", "dialogueid", "dialogid", "threadid", "sessionid", "convid", "chatid",
-         "topic_id", "case_id", "call_id", "thread", "conversation", "dialogue", "dialog", "ticket", "session",
-         "issue_id", "episode_id", "episode", "conversation_no", "conv", "thread_ts", "tree_id", "scene_id", "chat",
-         "room", "channel_id", "topicid", "gespräch_id", "对话id", "会话id", "对话编号")  # fmt: skip
-PEOPLE = ("userid", "user_id", "customer_id", "contact_id", "visitor_id", "phone", "phone_number", "email")
-ORDER = ("turn", "turn_id", "turn_idx", "turn_index", "turn_number", "turn_no", "utterance_idx",
-         "utterance_id", "seq", "post_number", "sequence", "position", "order", "index", "idx",
-         "message_index", "message_no", "step", "timestamp", "time", "created_at", "created", "date",
-         "datetime", "sent_at", "created_utc", "ts", "zeit", "datum", "时间", "轮次")  # fmt: skip
-ONE_SIDED = ("is_user", "is_bot", "is_human", "is_customer", "is_me", "from_me", "is_assistant", "is_agent", "fromme",
-             "isuser", "isbot", "is_sender", "issender", "is_self", "is_outgoing", "outgoing", "sent_by_me",
-             "is_mine")  # fmt: skip
-"""Flags that tell two speakers apart, in a file that is one talk."""
-HELPING = ("bot", "me", "assistant", "agent", "sender", "issender", "self", "outgoing", "mine")
-"""Words in the names of flags that are true for the one who answers."""
-KINDS = ("message_type", "msg_type", "type", "direction", "message_direction")
 NOTED = BLOCKING | DATED | TECHNICAL
 """Words in the names of what is known of a message, and is not its words: `message_id`, `message_created_at`."""
 REVIEWING = frozenset("review reviews reviewer stars".split())
@@ -207,6 +192,7 @@ class Threads:
 Reshape = (
     Lift | Annotated | Spread | Rated | Ranked | Labelled | PickedPair | Languages | Nested | Talks | Headed | Threads
     | Chain | Rounds | OpenPrompt | Transcript | Speakers | Flagged | Offered | CutAnswer | Filled | Scored
+    | Signed
 )  # fmt: skip
 TALK_FORMATS = ("auto", "messages", "sharegpt")
 PLAIN_FORMATS = ("text", "alpaca", "pretokenized")
@@ -280,6 +266,7 @@ def find_reshapes(
             look(lambda columns, rows: find_transcript(columns, rows, container))
         look(give_roles)
     look(find_filled)
+    look(find_signed)
     return (*first, *steps), asked
 
 

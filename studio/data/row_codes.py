@@ -32,6 +32,8 @@ class RowCode(StrEnum):
     """A column or key is missing, or of the wrong kind."""
     NULL = "E121", "refused"
     EMPTY = "E122", "refused"
+    UNANSWERED = "E123", "refused"
+    """The text holds no answer to its question, and the row says so: nothing is broken."""
     UNKNOWN_ROLE = "E130", "refused"
     NO_ANSWER = "E131", "refused"
     ENDS_WITH_QUESTION = "E132", "noted"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
+from studio.data.annexes import cites
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
@@ -98,7 +99,7 @@ def look_again(
         return ()
     answer = known[mapping[role]]
     rest = [one for name, one in known.items() if name not in mapping.values()]
-    rest = [one for one in rest if one.filled >= MOSTLY and one.distinct > 1]
+    rest = [one for one in rest if one.filled >= MOSTLY and one.distinct > 1 and not cites(one, answer, rows)]
     # What became of a text is learned, whatever somebody found out about it.
     renewed = is_renewed(answer.name, asked)
     if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):

@@ -15,7 +15,7 @@ from studio.data import remote
 from studio.data.annotations import Annotated
 from studio.data.charset import ENCODINGS, SCAN_BYTES
 from studio.data.compression import detect_packing, list_members
-from studio.data.containers import images, workbook, yaml_document
+from studio.data.containers import delimited, images, workbook, yaml_document
 from studio.data.containers.container import HEAD_BYTES, ReadOptions, refuse_file
 from studio.data.data_file import (
     IMAGE_FOLDER,
@@ -301,6 +301,9 @@ def _assemble(
             left = yaml_document.list_left_out(stream, first.encoding, ReadOptions(name=first.shown_name))
         if left:
             notes.append(text("data.source.intents", names=show_names(left, 5), count=len(left)))
+    if first.container in (delimited.CSV.name, delimited.TSV.name):
+        with refusing(first.path), open_stream(first) as stream:
+            notes += delimited.list_headers(stream, first.encoding, first.container)
     choices = next((question.choices for question in questions if question.id == "encoding"), ())
     return Source(
         source=spec.source,

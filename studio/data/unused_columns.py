@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
+from studio.data.annexes import (
+    ORDERS,
+    TASKS,
+    holds_objects,
+    is_annex,
+    is_behind,
+    is_read,
+    lists_key_words,
+)
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
 from studio.data.dataset_kinds import ASKING, NUMBERED, explains, find_entry
@@ -16,16 +25,16 @@ from studio.data.formats.aliases import (
     MATERIAL,
     PRODUCTS,
     QUESTIONS,
-    SOURCES,
 )
-from studio.data.formats.cells import Values, count_words, show_names
+from studio.data.formats.cells import Values, show_names
+from studio.data.formats.checkers import find_checkers
 from studio.data.formats.column_names import BLOCKING, find_core, is_guessed, part_name, simplify
 from studio.data.formats.column_relations import are_rivals, judges
 from studio.data.formats.context import MATERIALS, TECHNICAL, is_remark, say_material
 from studio.data.formats.format import Format, Mapped
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
-from studio.data.likelihood import ASIDE, BESIDE, NOTED, THOUGHTS, TRACES
+from studio.data.likelihood import ASIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
 from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted
 from studio.data.related_names import (
@@ -67,14 +76,6 @@ COMPARED = ("chosen", "rejected", "first", "second", "rated")
 """Roles of answers of which one is better."""
 ASKED = ("prompt", "instruction", "text")
 """Roles of what is read."""
-ORDERS = frozenset(
-    "message subject instruction instructions description intent issue request comment task prompt msg".split()
-)
-"""Words in the names of what says how code is to be changed."""
-TASKS = frozenset(
-    "assignment question prompt task instruction topic aufgabe frage pregunta 题目 问题".split()
-)
-"""Words in the names of what a piece of work was written for: it is read with it, however short."""
 
 
 def find_rest(
@@ -106,9 +107,16 @@ def find_rest(
         # A `query` of a database is no other wording of a question.
         or (one.coded and one.plain and not any(known[name].coded for name in asked))
     ]
+    if format.name == "rl":
+        checkers = find_checkers(columns, rows)
+        rest = [one for one in rest if one.name not in checkers]
     # A licence or a source that is the same in every row is no part of it.
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
+    answers = [known[mapping[role]] for role in ANSWERING if mapping.get(role) in known]
+    rest = [one for one in rest if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    if format.name == "text":
+        rest = [one for one in rest if not (one.structured and is_annex(one, rows))]
     rest = [one for one in rest if not _sorts_rows(one)]
     if not {"first", "rated"}.isdisjoint(mapping):
         rest = [one for one in rest if not judges(one.name)]  # which may tell the better answer
@@ -169,13 +177,13 @@ def find_rest(
     old = [one for one in rest if any(is_renewed(name, one.name) for name in learned)]
     if asked and learned and _says_whether(known[learned[0]], rows):
         # What is said with yes or no of a text is said of it together with what stands beside it.
-        old += [one for name, one in known.items() if name not in used and _is_varied(one)]
+        old += [one for name, one in known.items() if name not in used and _is_varied(one, rows)]
     if asked and learned and (known[learned[0]].is_labels or _says_whether(known[learned[0]], rows)):
         # What is found out about words in a text is found out about these words.
         old += [one for name, one in known.items() if name not in used and points_into(one, used, rows)]
     if asked and learned and hints(known[learned[0]], LABEL) and known[learned[0]].is_labels:
         # A label beside two texts was found for both, however short one of them is.
-        old += [one for one in rest if one not in old and one.plain and _is_varied(one)]
+        old += [one for one in rest if one not in old and one.plain and _is_varied(one, rows)]
     heavy += [one for one in old if one not in heavy]
     if asked and learned:
         heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
@@ -193,26 +201,17 @@ def _sorts_rows(one: Column) -> bool:
     )
 
 
-def annotates(name: str, talk: str, rows: Sequence[Values]) -> bool:
-    """Return whether a column holds a list with an entry for each turn of a talk: what was noted of the turns."""
-    pairs = [(row.get(name), row.get(talk)) for row in rows[:LOOKED_AT] if row.get(name)]
-    lists = [pair for pair in pairs if all(isinstance(cell, (list, tuple)) for cell in pair)]
-    noted = (
-        bool(talk and pairs) and len(lists) == len(pairs) and not any(holds_turns(one) for one, _ in lists)
-    )
-    return noted and all(len(one) == len(two) for one, two in lists)
-
-
 def _says_whether(one: Column, rows: Sequence[Values]) -> bool:
     """Return whether a column holds nothing but 0 and 1, and is called a label."""
     cells = {str(row.get(one.name)) for row in rows[:LOOKED_AT]}
     return hints(one, LABEL) and cells == {"0", "1"}
 
 
-def _is_varied(one: Column) -> bool:
-    """Return whether a column's words differ from row to row, and its name calls them no fact of the row."""
+def _is_varied(one: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column's words differ from row to row, and it is no fact of the row: no numbers, no objects."""
     words = {*part_name(one.name)}
-    told = words & (NOTED | TECHNICAL | DATED | BLOCKING)
+    told = words & (NOTED | TECHNICAL | DATED | BLOCKING) or not any(map(str.isalpha, one.sample))
+    told = told or holds_objects(one.name, rows)
     return one.spoken and not told and one.distinct > VARIED * one.rows and one.rows > 1
 
 
@@ -283,12 +282,12 @@ def ask_rest(
         )
         or any(repeats(name, [one.name], rows) for name in compared)
         or (asked and _wraps(one.name, asked, rows))
-        or _is_annex(one, rows)
+        or is_annex(one, rows)
         or (lists_key_words(one, rows) and not (answer and used[answer].is_labels))
         or are_drafts(one.name, answer)
         or (_asks_again(one, used) and not are_twins(one.name, asked))
         or (hints(one, EXPECTED) and (not answer or (one.plain and not hints(one, ("reference",)))))
-        or (simplify(asked) == "prompt" and not _is_read(one))
+        or (simplify(asked) == "prompt" and not is_read(one))
         or {*part_name(one.name)} & FORMS
         or is_guessed(one.name, [answer])
         or explains(one.name, answer, asked)
@@ -331,7 +330,7 @@ def _is_variant(one: Column, used: Sequence[str], rows: Sequence[Values]) -> boo
         len(part_name(name)) == len(words) - 1 and words[:-1] == part_name(name) and not MADE & {words[-1]}
         for name in used
     )
-    return (named and not _is_read(one)) or any(resembles(one.name, name, rows) for name in used)
+    return (named and not is_read(one)) or any(resembles(one.name, name, rows) for name in used)
 
 
 def _is_form(one: Column, names: Sequence[str], rows: Sequence[Values]) -> bool:
@@ -359,34 +358,6 @@ def _is_question_again(one: Column, asked: Column, rows: Sequence[Values]) -> bo
 def _asks_again(one: Column, used: Mapping[str, Column]) -> bool:
     """Return whether a column is another question beside the one that is answered."""
     return one.asks > ASKING and any(other.asks > ASKING for other in used.values())
-
-
-def _is_annex(one: Column, rows: Sequence[Values]) -> bool:
-    """Return whether a column is called a note, or holds objects and is not called something to be read."""
-    noted = bool({*part_name(one.name)} & (NOTED | JUDGED))
-    return not _is_read(one) and (noted or _holds_objects(one.name, rows))
-
-
-def _is_read(one: Column) -> bool:
-    """Return whether a column is called something that is read; a prompt holds already all that it needs."""
-    return hints(one, (*MATERIAL, *SOURCES)) or bool({*part_name(one.name)} & (BESIDE | TASKS | ORDERS))
-
-
-def lists_key_words(one: Column, rows: Sequence[Values]) -> bool:
-    """Return whether a column's cells are lists of several words or two each: key words, tags, what is to be named."""
-    cells = [row[one.name] for row in rows[:LOOKED_AT] if row.get(one.name)]
-    if _is_read(one) or not cells or not all(isinstance(cell, (list, tuple)) for cell in cells):
-        return False
-    parts = [part for cell in cells for part in cell]
-    brief = all(isinstance(part, str) for part in parts) and len(parts) > len(cells)
-    return brief and sum(map(count_words, parts)) < WORDY * len(parts)
-
-
-def _holds_objects(name: str, rows: Sequence[Values]) -> bool:
-    """Return whether a column's cells are objects, or lists of them."""
-    cells = [row[name] for row in rows[:LOOKED_AT] if row.get(name)]
-    parts = [one for cell in cells for one in (cell if isinstance(cell, (list, tuple)) else (cell,))]
-    return bool(parts) and all(isinstance(one, Mapping) for one in parts)
 
 
 def _wraps(name: str, asked: str, rows: Sequence[Values]) -> bool:

@@ -14,7 +14,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from studio.core.errors import StudioError
-from studio.core.facts import BackendPlan, ModelFacts
+from studio.core.facts import BackendPlan, Choice, ModelFacts
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
@@ -101,6 +101,11 @@ class Speaker:
     def slow(self) -> Text | None:
         """Why the model's own code answered last, None where the studio's decoder did."""
         return self._answerers[self._side].slow
+
+    @property
+    def ahead(self) -> Choice | None:
+        """Whether the last answers were read ahead of by guesses, and why; None where the model's own code computed."""
+        return self._answerers[self._side].ahead
 
     def serves(self, partner: Partner) -> bool:
         """Return whether this is loaded for `partner` already; a checkpoint of the same run is taken up in place."""

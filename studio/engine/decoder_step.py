@@ -8,18 +8,29 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from studio_kernels.adamw import Steps
 from studio_kernels.attention import Documents
+from studio_kernels.shared_beginnings import SharedBeginnings
 from torch import Tensor
 
 from studio.data.common_beginnings import count_once, find_longest
 from studio.data.sequence_packing import Example, measure_lengths
 from studio.engine.batches import PAD_MULTIPLE, RowSizes, cut_in_order, cut_stream, pick_values
 from studio.engine.objectives.objective import Objective, Picked, Terms, TokenObjective
-from studio.engine.token_stream import TokenStream, group_by_prompt, join_apart, join_shared, pair_up
+from studio.engine.token_stream import (
+    TokenStream,
+    group_by_prompt,
+    join_apart,
+    join_beside,
+    join_shared,
+    pair_up,
+)
 from studio.engine.train_step import Scale, sort_places, sum_terms
 from studio.models.decoder.batch_layout import BatchLayout
 from studio.models.decoder.beginnings import as_shared
+from studio.models.decoder.blocks.attention import SelfAttention
+from studio.models.decoder.blocks.gated_mlp import GatedMLP
 from studio.models.decoder.cuda_graphs import SIZE_STEP_TOKENS, GraphedDecoder, Shapes, choose_sizes
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.host_to_device import Staging, split_rows
@@ -67,6 +78,13 @@ class DecoderStep:
         self.decayed, self.undecayed, *tables, self.beside_undecayed = parts
         self.beside = [parameter for table in tables for parameter in table]
         self._drops = any(group.dropout for layer in decoder.layers for group in layer.groups)
+        plain = all(
+            type(one.attention) is SelfAttention and type(one.mlp) is GatedMLP and one.layer_input is None
+            for one in decoder.layers
+        )
+        plain &= decoder.inputs is None and decoder.ends is None and not decoder.rotary.length_dependent
+        self._takes_along = plain and not self._drops
+        """Whether layers may compute rows of which they keep nothing."""
         self._operations_a_token = 6 * sum(layer.weights_a_token for layer in decoder.layers)
         self._windows: Sequence[RowSizes] = ()
         self._steps = 0
@@ -131,6 +149,11 @@ class DecoderStep:
         """See Step: the op as the decoder's kernels are bound now."""
         return self.decoder.kernels.adamw
 
+    def measures(self, examples: Sequence[Example]) -> bool:
+        """See Step: of companions that go along; a recorded step is faster beside a pass of theirs."""
+        measured = self._takes_along and self.objective.measures_beside and self._graph() is None
+        return measured and all(one.companion is not None for one in examples)
+
     def clear(self) -> None:
         """See Step."""
         self.decoder.store.clear_gradients()
@@ -141,6 +164,12 @@ class DecoderStep:
         factor = scale(torch.full((), 1.0 / count, dtype=torch.float32, device=self.device))
         seed = int(torch.randint(2**62, ())) if self._drops else 0
         judge, picked = None, self._send_picked(examples)
+        if examples[0].window is None and self.measures(examples):
+            beside = self._send_picked([one.companion for one in examples])
+            judge = _Judge(self.objective, picked, factor, beside)
+            away = torch.full((), -1.0, device=self.device)
+            self.decoder.add_gradients(*self._place_beside(examples), away, judge)
+            return sum_terms(judge.terms, self.objective, count)
         if isinstance(self.objective, TokenObjective):
             factors = factor if picked.weights is None else factor * picked.weights
         else:  # the head gives lp and dlp/dh: the objective says by how much the gradient is wrong
@@ -216,15 +245,23 @@ class DecoderStep:
         if begun is not None:
             arrays += begun.arrays
         tokens, picks, targets, drawn, starts, positions, *more = self._staging.send(arrays)
-        documents = Documents(
-            lengths=lengths,
-            starts=starts,
-            positions=positions,
-            uniform=lengths[0] if len(set(lengths)) == 1 else None,
-            longest=max(lengths),
-            shared=as_shared(*more) if more else None,
-        )
+        documents = _make_documents(lengths, starts, positions, as_shared(*more) if more else None)
         rows = self.decoder.make_rows(documents, drawn[0] if self._drops and seed is not None else None)
+        return tokens, rows, picks, targets
+
+    def _place_beside(self, examples: Sequence[Example]) -> tuple[Tensor, BatchLayout, Tensor, Tensor]:
+        """Return the same of `examples` with their companions behind them, of which no layer keeps anything."""
+        stream = join_apart(examples, self.pad_id, self.pad_multiple)
+        more = join_beside(examples, len(stream.ids), self.pad_id, self.pad_multiple)
+        arrays = [
+            np.concatenate([getattr(one, name) for one in (stream, more)])
+            for name in ("ids", "picks", "targets")
+        ]
+        arrays += [*split_rows(stream.lengths), *split_rows(more.lengths), *more.beginnings.arrays]
+        tokens, picks, targets, *sent = self._staging.send(arrays)
+        beside = _make_documents(more.lengths, *sent[2:4], as_shared(*sent[4:]))
+        documents = _make_documents(stream.lengths, *sent[:2])
+        rows = self.decoder.make_rows(dataclasses.replace(documents, beside=beside))
         return tokens, rows, picks, targets
 
     def _choose_shapes(self, most_rows: int, most_tokens: int) -> Shapes | None:
@@ -276,15 +313,37 @@ class DecoderStep:
 class _Judge:
     """Asks an objective what the log-probabilities of a micro-batch are worth, between the head's two directions."""
 
-    def __init__(self, objective: Objective, picked: Picked, factor: Tensor) -> None:
-        self.objective, self.picked, self.factor = objective, picked, factor
+    def __init__(
+        self, objective: Objective, picked: Picked, factor: Tensor, beside: Picked | None = None
+    ) -> None:
+        """`beside`: of companions, whose log-probabilities come behind the others and have no gradient."""
+        self.objective, self.picked, self.factor, self.beside = objective, picked, factor, beside
         self.wants_entropy = objective.wants_entropy
         self.terms: Terms | None = None
 
     def __call__(self, log_probabilities: Tensor, entropies: Tensor | None) -> Tensor:
         picked = dataclasses.replace(self.picked, entropies=entropies)
+        more = 0
+        if self.beside is not None:
+            more = len(self.beside.reference)
+            log_probabilities, others = log_probabilities.split([len(log_probabilities) - more, more])
+            measured = self.objective.measure_beside(others, self.beside)
+            picked = dataclasses.replace(picked, window=measured)
         self.terms = self.objective.loss(log_probabilities, picked)
-        return self.terms.gradient * self.factor
+        return F.pad(self.terms.gradient * self.factor, (0, more))
+
+
+def _make_documents(
+    lengths: tuple[int, ...], starts: Tensor, positions: Tensor, shared: SharedBeginnings | None = None
+) -> Documents:
+    return Documents(
+        lengths=lengths,
+        starts=starts,
+        positions=positions,
+        uniform=lengths[0] if len(set(lengths)) == 1 else None,
+        longest=max(lengths),
+        shared=shared,
+    )
 
 
 def _as_parameter(weights: Tensor, gradients: Tensor) -> list[torch.nn.Parameter]:

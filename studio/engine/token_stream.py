@@ -62,6 +62,56 @@ def join_apart(examples: Sequence[Example], pad_id: int, multiple: int) -> Token
     return TokenStream(ids=ids, lengths=lengths, picks=picks, targets=ids[picks + 1])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompanionStream:
+    """The companions of examples behind their stream: of each only what it does not begin with alike.
+
+    T' rows of companions, E' of the companions written out, N' of their tokens count.
+    """
+
+    ids: np.ndarray
+    """(T',) int64"""
+    lengths: tuple[int, ...]
+    """Tokens of each companion, written out."""
+    picks: np.ndarray
+    """(N',) int64: rows of stream and companions together."""
+    targets: np.ndarray
+    """(N',) int64"""
+    beginnings: Beginnings
+    """Its `rows` (E',) are rows of stream and companions together, its `own` (T',) places of the companions' rows."""
+
+
+def join_beside(examples: Sequence[Example], rows: int, pad_id: int, multiple: int) -> CompanionStream:
+    """Return the companions of `examples`, of one document each, whose stream by join_apart() has `rows` rows."""
+    end, start, written = rows, 0, 0
+    ids, lengths, picks, targets, row_maps, own = [], [], [], [], [], []
+    for example in examples:
+        pair = [split_documents(one)[0] for one in (example, example.companion)]
+        (_, _), (tokens, trained) = pair
+        shared = count_shared(*zip(*pair, strict=True))
+        rest = len(tokens) - shared
+        row_map = np.concatenate([np.arange(start, start + shared), np.arange(end, end + rest)])
+        row_maps.append(row_map)
+        own.append(np.arange(written + shared, written + len(tokens)))
+        ids.append(tokens[shared:])
+        picks.append(row_map[np.flatnonzero(trained) - 1])
+        targets.append(tokens[trained])
+        lengths.append(len(tokens))
+        start, end, written = start + len(example.token_ids), end + rest, written + len(tokens)
+    missing = (rows - end) % multiple
+    ids.append(np.full(missing, pad_id))
+    row_maps.append(np.arange(end, end + missing))
+    own.append(np.arange(written, written + missing))
+    lengths[-1] += missing
+    return CompanionStream(
+        ids=np.concatenate(ids).astype(np.int64),
+        lengths=tuple(lengths),
+        picks=np.concatenate(picks),
+        targets=np.concatenate(targets).astype(np.int64),
+        beginnings=Beginnings(rows=np.concatenate(row_maps), own=np.concatenate(own), again=()),
+    )
+
+
 def pair_up(examples: Sequence[Example], sequences: int) -> list[list[int]]:
     """Return the documents of `examples`, by their numbers, as groups of so many neighbours in one example."""
     groups, first = [], 0

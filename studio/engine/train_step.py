@@ -70,6 +70,9 @@ class Step(Protocol):
         None of them needs more memory than `most_rows` rows of which `longest_tokens` are computed.
         """
 
+    def measures(self, examples: Sequence[Example]) -> bool:
+        """Return whether add_gradients() of these, all of a step, finds itself what the objective measures of them."""
+
     def clear(self) -> None:
         """Begin a window: no gradients, weights as they are now."""
 
@@ -160,6 +163,10 @@ class StockStep:
         sizes = cut_rows(lengths, most_rows, own_tokens, most_tokens)
         edges = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
         return [list(window[start:stop]) for start, stop in itertools.pairwise(edges)]
+
+    def measures(self, examples: Sequence[Example]) -> bool:
+        """See Step."""
+        return False
 
     def clear(self) -> None:
         """See Step."""

@@ -224,10 +224,15 @@ class Trainer:
     def _accumulate(self, window: Sequence[Example], phase: str) -> torch.Tensor:
         """Forward and backward over the window's micro-batches; returns what take_gradients() does."""
         objective = self.step.objective
-        window = add_measured(self, window, lambda done: self.hooks.beat(phase, self.state.step + 1, done))
         count = sum(map(objective.count, window)) or 1.0
         total = torch.zeros(1 + 2 * len(objective.metrics), device=self.device)
         parts = self.step.cut(window, self.state.micro_batch, self.longest_tokens)
+        if len(parts) > 1 or not self.step.measures(window):
+            measured = add_measured(
+                self, window, lambda done: self.hooks.beat(phase, self.state.step + 1, done)
+            )
+            if measured is not window:
+                parts = self.step.cut(measured, self.state.micro_batch, self.longest_tokens)
         for micro, part in enumerate(parts):
             # A window may take minutes, and who asks for the end is given 20 s before the process is killed.
             if micro and phase == "train" and self.hooks.should_stop():

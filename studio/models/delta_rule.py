@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from studio_kernels.dispatch import Kernels
 from studio_kernels.gated_delta import DTYPES, GatedDeltaImplementation
 from studio_kernels.row_chunks import Chunks
 from torch import Tensor, nn
+
+from studio.models.borrowed_forward import Function, borrow, find_function
 
 RULE, CONVOLUTION = "torch_chunk_gated_delta_rule", "causal_conv1d_fn"
 """What transformers' files call the function that goes through a text in chunks, and the convolution of whole texts."""
@@ -27,7 +27,6 @@ WIDEST_HEAD = 256
 """Dimensions of a key: a program holds a state's whole columns."""
 GATED_ROWS = 8
 """Rows of a head, mostly of 128, that the gate's kernel takes as one: its programs deal with up to 1,024 columns."""
-Function = Callable[..., Any]
 
 
 class _Batches:
@@ -128,13 +127,7 @@ def has_delta_rule(module: nn.Module) -> bool:
 
 
 def _find(module: nn.Module, name: str) -> Function | None:
-    """Return the function that the code of `module` calls by this name, None where it is another."""
-    forward = inspect.unwrap(type(module).forward)
-    function = getattr(forward, "__globals__", {}).get(name)
-    if function is None or name not in forward.__code__.co_names:
-        return None
-    first = tuple(inspect.signature(function).parameters)[: len(ARGUMENTS[name])]
-    return function if first == ARGUMENTS[name] else None
+    return find_function(module, name, ARGUMENTS[name])
 
 
 def borrow_forward(module: nn.Module, kernels: Kernels) -> Function:
@@ -142,10 +135,7 @@ def borrow_forward(module: nn.Module, kernels: Kernels) -> Function:
     batches, op = _Batches(), kernels.gated_delta
     found = {RULE: DeltaRule, CONVOLUTION: ShortConvolution}
     ours = {name: make(op, stock, batches) for name, make in found.items() if (stock := _find(module, name))}
-    stock = inspect.unwrap(type(module).forward)
-    names = stock.__globals__ | ours
-    borrowed = FunctionType(stock.__code__, names, stock.__name__, stock.__defaults__, stock.__closure__)
-    borrowed.__kwdefaults__ = stock.__kwdefaults__
+    borrowed = borrow(module, ours)
     fused = {"rms_norm", "glu"} <= {op for op, name in kernels.implementations.items() if name == "triton"}
     norms = [name for name, part in module.named_children() if fused and _is_gated_norm(part)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from studio.core.errors import StudioError
-from studio.core.facts import Verdict
+from studio.core.facts import Choice, Verdict
 from studio.core.i18n import Text, text
 from studio.core.recipe import Recipe
 from studio.core.run_record import RunRecord
@@ -45,6 +45,8 @@ class LoadedModel:
     """Whether an adapter answers on other weights than those it was trained on."""
     slow: Text | None = None
     """Why the model's own code answered last, None where the studio's decoder did."""
+    ahead: Choice | None = None
+    """Whether the last answers were read ahead of by guesses, and why; None before there was one, and where `slow`."""
 
 
 class ChatService:
@@ -113,7 +115,9 @@ class ChatService:
     def loaded(self) -> LoadedModel | None:
         """Return what is in memory for answers, None when nothing is."""
         loaded, speaker = self._loaded, self._speaker
-        return loaded if loaded is None or speaker is None else replace(loaded, slow=speaker.slow)
+        if loaded is None or speaker is None:
+            return loaded
+        return replace(loaded, slow=speaker.slow, ahead=speaker.ahead)
 
     @property
     def busy(self) -> bool:

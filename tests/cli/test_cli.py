@@ -125,9 +125,12 @@ def test_chat_answers_once(trained, ask, read):
     assert answer.keys() == {"run", "prompt", "answers", "speed", "slow"} and answer["slow"] is None
     assert answer["answers"].keys() == answer["speed"].keys() == {"base", "tuned"}
     assert all(0 < one["tokens"] <= 4 and one["first_s"] > 0 for one in answer["speed"].values())
+    for one in answer["speed"].values():
+        assert type(one["ahead"]["value"]) is bool and one["ahead"]["reason"].endswith(".")
     assert ask(*words)["answers"].keys() == {"tuned"}
     said = read(*words)
     assert "Traceback" not in said and answer["answers"]["tuned"].strip() in said
+    assert "guessed" in said.lower(), "whether guesses made it faster is told beside how fast it was"
 
 
 def test_chat_takes_bytes_that_are_no_characters(trained, ask):

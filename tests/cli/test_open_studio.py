@@ -75,6 +75,11 @@ def test_the_open_studio_answers_and_the_command_loads_nothing(shop, studio, tmp
     (site / "sitecustomize.py").write_text(NOTES, encoding="utf-8")
     notes = {"TEST_NOTES": str(tmp_path / "notes"), "paths": (site,)}
     first, code = chat(shop, "--side", "both", **notes)
+    assert (
+        {"value", "reason"}
+        == first["speed"]["base"]["ahead"].keys()
+        == first["speed"]["tuned"]["ahead"].keys()
+    )
     assert code == 0 and Path(notes["TEST_NOTES"]).read_text(encoding="utf-8") == "False"
     again, _ = chat(shop, **notes)
     assert again["speed"]["tuned"]["first_s"] < 0.5, "it has the model"

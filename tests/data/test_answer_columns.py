@@ -73,7 +73,7 @@ def test_lists_of_key_words_are_left_out_with_a_word(tmp_path):
     assert "keywords" in str(found["reason"])
 
 
-def test_a_short_ground_truth_in_words_is_learned_and_a_number_is_checked(tmp_path):
+def test_a_short_ground_truth_in_words_is_learned_beside_a_question_and_a_number_is_checked(tmp_path):
     worded = [{"question": one, "ground_truth": f"the baker of house {n}"} for n, one in enumerate(ASKED)]
     found = report(tmp_path, worded)
     assert (found["format"], fields(found)) == ("prompt_completion", {})
@@ -81,7 +81,7 @@ def test_a_short_ground_truth_in_words_is_learned_and_a_number_is_checked(tmp_pa
     numbers = [{"question": one, "ground_truth": f"{n}"} for n, one in enumerate(ASKED)]
     assert report(tmp_path, numbers)["format"] == "rl"
     posed = [{"prompt": one, "ground_truth": f"the baker of house {n}"} for n, one in enumerate(ASKED)]
-    assert report(tmp_path, posed)["format"] == "rl"
+    assert fields(report(tmp_path, posed)) == {"data.format": ["rl", "prompt_completion"]}
 
 
 def test_an_expected_answer_is_known_in_other_languages(tmp_path):

@@ -267,11 +267,17 @@ FIRST = [("dpo", True), ("orpo", False), ("kto", True)]
 
 @pytest.mark.parametrize(("name", "own"), some_of_several(CASES, *FIRST))
 def test_ten_steps_are_those_of_trl(name, own, tmp_path, monkeypatch):
+    assert_same_run(name, own, 3, tmp_path, monkeypatch)
+
+
+def assert_same_run(
+    name: str, own: bool, micro_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objective, settings, options = CASES_OF[name]
     kind = {"simpo": "cpo"}.get(objective, objective)
     logs, expected, examples = run_trl(kind, options, tmp_path / "trl", monkeypatch)
     (tmp_path / "ours").mkdir()
-    steps, found = run_ours(objective, settings, examples, tmp_path / "ours", own, micro_batch=3)
+    steps, found = run_ours(objective, settings, examples, tmp_path / "ours", own, micro_batch)
     assert len(steps) == len(logs) == STEPS
     for step, log in zip(steps, logs, strict=True):
         assert step.loss == pytest.approx(log["loss"], abs=LOSS_ERROR, rel=2e-7), step.step

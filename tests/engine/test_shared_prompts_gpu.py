@@ -13,7 +13,8 @@ from studio.engine.objectives import get_objective
 from studio.engine.step_windows import sort_window
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
-from tests.engine.test_preference import draw_answers
+from tests.engine.test_companions import draw, measure_apart
+from tests.engine.test_preference import draw_answers, make
 from tests.models.decoder.models import make_model
 from tests.models.decoder.test_decoder_gpu import KERNELS
 
@@ -75,3 +76,18 @@ def test_played_graphs_have_the_gradients_of_launched_steps(family, dtype):
         found.append(gradients[0])
     assert step._graphs is not None and step._graphs[1].recorded
     assert all(torch.equal(one, other) for one, other in zip(found[6:12], found[12:18], strict=True))
+
+
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3"])
+def test_companions_that_go_along_give_what_a_pass_of_their_own_gives(family, dtype):
+    step, examples = DecoderStep(take(family, dtype), objective=make("kto"), pad_id=0), draw(8)
+    assert step.measures(examples)
+    found = []
+    for some in (measure_apart(step, examples), examples):
+        step.clear()
+        sums = step.add_gradients(some, len(some), lambda loss: loss)
+        found.append((sums, step.decoder.store.gradients.double().clone()))
+    (expected, apart), (sums, along) = found
+    torch.testing.assert_close(sums, expected, rtol=1e-3 if dtype is torch.float32 else 3e-2, atol=1e-2)
+    assert torch.nn.functional.cosine_similarity(along, apart, dim=0) > ROUNDED[dtype]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.containers.container import ReadOptions, name_columns
+from studio.data.containers.second_header import LEAST_ROWS, LOOKED_AT, NUMBER, SENTENCE_WORDS, drop_headers
 from studio.data.formats.cells import count_words, is_asking
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -20,12 +21,8 @@ TITLE_RECORDS = 20
 """Titles and notes above the names of the columns take up at most this many."""
 NAME_CHARACTERS = 200
 """A longer cell is no name of a column: the questions of a form, which are used as names, stay below."""
-NUMBER = re.compile(r"[+-]?\d+([.,]\d+)*([eE][+-]?\d+)?%?")
 QUOTED = re.compile(r'\s+".*"\s*')
 YEAR = re.compile(r"(19|20)\d\d")
-LOOKED_AT = 50
-LEAST_ROWS = 3
-SENTENCE_WORDS = 4
 FULL_STOPS = tuple(".!…।。！｡")
 TEXT_NAMES = {"text", "content", "document", "sentence", "paragraph", "body"}
 """No titles of a table, whatever follows."""
@@ -107,6 +104,11 @@ def find_layout(
     line, cells = records[place]
     if place:
         reasons.append(text("data.table.header", line=line))
+    if not options.header_row:
+        cells, more = drop_headers(cells, [below for _, below in records[place + 1 :]])
+        if more:
+            line = records[place + more][0]
+            reasons.append(text("data.table.second_header", line=line))
     columns = name_columns(cells, options.name)
     return TableLayout(
         delimiter=delimiter,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
-from studio.core.i18n import text
+from studio.core.i18n import Text, text
 from studio.data.charset import get_codec, is_utf8_among
 from studio.data.containers.container import DEFAULTS, Container, ReadOptions
 from studio.data.containers.csv_dialect import LAYOUT_RECORDS, QUOTE, Record, TableLayout, find_layout
@@ -291,6 +291,13 @@ def read_layout(
         return found if whole or len(found) < 2 or len(found) == LAYOUT_RECORDS else found[:-1]
 
     return find_layout(read, options, preferred), itertools.chain(head, rest)
+
+
+def list_headers(stream: BinaryIO, encoding: str, name: str) -> list[Text]:
+    """Return what is to be told of lines that name the columns, where there are two."""
+    csv.field_size_limit(CELL_CHARACTERS)
+    layout, _ = read_layout(LineReader(stream, encoding), DEFAULTS, "\t" if name == "tsv" else ",")
+    return [reason for reason in layout.reasons if reason.id == "data.table.second_header"]
 
 
 def iterate(

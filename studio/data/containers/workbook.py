@@ -23,6 +23,7 @@ from studio.data.containers.container import (
     refuse_file,
 )
 from studio.data.containers.csv_dialect import holds_values, is_like_the_rest
+from studio.data.containers.second_header import drop_headers
 from studio.data.row import Row
 
 ROW_LIMIT = 1_048_576
@@ -207,8 +208,11 @@ def _find_header(
         holds_values([*first.values()]) or is_like_the_rest([*first.values()], below)
     ):
         return {column: f"column_{column}" for column in early[place][1]}, early[place:]
-    names = number_names([cell.strip() for cell in early[place][1].values()], options.name)
-    return dict(zip(early[place][1], names, strict=True)), early[place + 1 :]
+    named, more = [cell.strip() for cell in first.values()], 0
+    if not options.header_row:
+        named, more = drop_headers(named, [cells for _, cells in below])
+    names = number_names(named, options.name)
+    return dict(zip(first, names, strict=True)), early[place + more + 1 :]
 
 
 def _read_cells(book: Any, sheet: Any) -> Iterator[tuple[int, int, Cells]]:

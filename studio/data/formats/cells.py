@@ -26,7 +26,7 @@ DATE = re.compile(
     re.I,
 )
 """A day or a time with the name of its month: `Mon Apr 06 22:19:45 PDT 2009`, `12 March 2020`."""
-HASH = re.compile(r"(sha\d+:)?[0-9a-f]{32,128}", re.I)
+HASH = re.compile(r"(sha\d+:)?[0-9a-f]{32,128}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 MAIL = re.compile(r"[^\s@]+@[^\s@]+\.\w+")
 CODE = re.compile(
     r"\s*(select\s.+\s(?:from|where)\s|ask\s+(?:where\s*)?\{|with\s+\w+\s+as\s*\(|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s|"

@@ -180,9 +180,14 @@ def is_constant(name: str, sample: Sequence[Values]) -> bool:
     )
 
 
-def is_state(cells: Sequence[object]) -> bool:
-    """Return whether all rows were decided alike in an annotation tool: no answer to what they hold."""
-    return len(cells) > 1 and {*map(str, cells)} in ({"accept"}, {"reject"}, {"ignore"})
+def is_state(name: str, cells: Sequence[object]) -> bool:
+    """Return whether a column is no answer to what its rows hold: a state in an annotation tool, or a flag.
+
+    All rows were decided alike, or 0 and 1 say whether something was given: `code_given` is no code.
+    """
+    said = {*map(str, cells)}
+    given = said == {"0", "1"} and find_core(name) in PRODUCTS and simplify(name) not in PRODUCTS
+    return given or (len(cells) > 1 and said in ({"accept"}, {"reject"}, {"ignore"}))
 
 
 def is_wordless(name: str, sample: Sequence[Values]) -> bool:

@@ -16,6 +16,10 @@ from studio.data.formats.written_lists import WRITTEN, open_written
 
 MATERIALS = ("material", "material_2", "material_3", "material_4")
 """Roles, in the order in which their columns are read."""
+HINTS = frozenset("hint hints tip tips clue clues hinweis pista indice подсказка 提示".split())
+"""Words in the names of what helps to an answer."""
+TOLD_CHARACTERS, COPIED_SHARE = 3, 0.25
+"""A shorter answer stands in many a line by chance; of the others so many make a hint the answer."""
 LOOKED_AT = 50
 PROSE_WORDS = 4
 """More of them make a sentence."""
@@ -43,6 +47,7 @@ def find_material(
     chosen: Mapping[str, str],
     sample: Sequence[Values],
     heads: Sequence[str] = (),
+    answer: str = "",
 ) -> dict[str, str]:
     """Return role -> column for those of `columns` whose names say that they are material, in their order.
 
@@ -53,6 +58,7 @@ def find_material(
     found = [name for name in columns if is_material(name)]
     found = [name for name in found if not sample or _is_read(name, sample[:LOOKED_AT])]
     found = [name for name in found if not sample or not is_remark(name, sample)]
+    found = [name for name in found if not tells_answer(name, answer, sample)]
     found = drop_versions([*heads, *(name for name in found if name not in heads)])
     for role in MATERIALS:
         if role in chosen:
@@ -67,6 +73,15 @@ def find_material(
 def is_material(name: str) -> bool:
     """Return whether a column is called something that is read beside a question."""
     return simplify(name) in MATERIAL or find_core(name) in MATERIAL
+
+
+def tells_answer(name: str, answer: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column of hints holds, in most rows, what the column `answer` says: read, it would be copied."""
+    if not answer or not {*part_name(name)} & HINTS:
+        return False
+    pairs = [(say_material(row.get(answer)).strip(), say_material(row.get(name))) for row in rows[:LOOKED_AT]]
+    pairs = [(said, line) for said, line in pairs if len(said) >= TOLD_CHARACTERS]
+    return sum(said in line for said, line in pairs) > COPIED_SHARE * len(pairs)
 
 
 def is_remark(name: str, rows: Sequence[Values]) -> bool:

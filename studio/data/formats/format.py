@@ -255,7 +255,7 @@ class Format:
                 mapping = {**mapping, "prompt": head}
             if not {"first", "rated"}.isdisjoint(mapping):
                 rest = [name for name in rest if not judges(name)]
-            mapping |= find_material(rest, chosen, sample, heads)
+            mapping |= find_material(rest, chosen, sample, heads, mapping.get("completion", ""))
         missing = tuple(
             roles.split("|")[0]
             for roles in self.required
@@ -358,7 +358,7 @@ class Format:
             return False  # the number of the row
         if role in ASKING and cells and all(isinstance(cell, str) and is_handle(cell) for cell in cells):
             return False  # who asked
-        if role in SAID and is_state(cells):
+        if role in SAID and is_state(name, cells):
             return False
         if role in ASKING and simplify(name) not in ASKING and 2 * sum(map(is_code, cells)) > len(cells):
             return False  # a `query` of a database is no question

@@ -24,6 +24,8 @@ CHECKABLE_CHARACTERS = 100
 LOOKED_AT = 200
 SAID = frozenset((*ANSWERS, *LISTS, *CHOSEN, *TEXT)) - {"answer", "答案"}
 """Columns whose presence says that there is something to copy."""
+POSED = ("prompt", "problem")
+"""Names of what is given to a model that answers itself as often as to one that learns answers."""
 SURE = frozenset(EXPECTED) - {"answer", "solution", "答案"}
 """Columns that nobody calls so who wants them copied."""
 
@@ -52,14 +54,13 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return 0.0
     if listed:
         return 0.6
-    posed = simplify(mapping["prompt"]) in ("prompt", "problem")
-    if simplify(mapping["answer"]) in SURE and posed:
-        return 0.0
+    posed = simplify(mapping["prompt"]) in POSED
+    known = simplify(mapping["answer"]) in SURE
     answers = [row.get(mapping["answer"]) for row in rows if not is_empty(row.get(mapping["answer"]))]
     checked = bool(answers) and sum(map(is_checkable, answers)) >= 0.9 * len(answers)
-    if not checked:
-        return 0.5  # `ground_truth` beside a question is as often what is learned, where it is words
-    return 0.0 if posed or simplify(mapping["answer"]) in SURE else 0.25
+    if not checked:  # what is words is as often learned, beside a question and beside a prompt
+        return 0.25 if posed and known else 0.5
+    return 0.0 if posed or known else 0.25
 
 
 def _asks_alone(columns: Sequence[str], prompt: str, rows: Sequence[Values]) -> bool:

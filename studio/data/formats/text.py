@@ -15,6 +15,8 @@ from studio.data.formats.vision import holds_images
 
 LINE_WORDS = 2
 """An average line of a text has more words."""
+MEASURED_CHARACTERS = 40
+"""So many signs without a letter among them are no text."""
 LOOKED_AT = 50
 """Rows in which the text is searched for what stands in the other columns."""
 BESIDE = frozenset(
@@ -29,7 +31,7 @@ ROW_IS_TURN = frozenset({"parent_id", "role", "message_id", "turn", "speaker"})
 def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> float:
     """Return 0.5 where the text only repeats the other columns joined, 0.3 where a row is one turn of a longer talk.
 
-    0.3 also where something was made of the text: a summary, a translation, code.
+    0.3 also where something was made of the text: a summary, a translation, code. 0.5 where it holds no letters.
     """
     column = mapping["text"]
 
@@ -39,6 +41,9 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
         return len(others) > 1 and whole and all(words.strip() in row[column] for words in others)
 
     rows = [row for row in sample[:LOOKED_AT] if isinstance(row.get(column), str)]
+    said = "".join(row[column] for row in rows if not is_blank(row[column]))
+    if len(said) >= MEASURED_CHARACTERS and not any(map(str.isalpha, said)):
+        return 0.5  # places, measurements, drawings
     if rows and sum(map(repeats, rows)) > len(rows) / 2:
         return 0.5
     named = {simplify(name) for name in columns}

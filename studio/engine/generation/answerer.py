@@ -9,6 +9,7 @@ import torch
 from studio_kernels.dispatch import ERRORS, OP_NAMES, bind, op_named
 from torch import nn
 
+from studio.core.facts import Choice
 from studio.core.i18n import Text, literal, text
 from studio.engine.fault_recovery import find_place, is_sticky
 from studio.engine.generation.end_test import EndTest
@@ -110,6 +111,11 @@ class Answerer:
     def _cast(self) -> torch.autocast:
         asked = self._autocast is not None
         return torch.autocast(self.model.device.type, dtype=self._autocast or torch.bfloat16, enabled=asked)
+
+    @property
+    def ahead(self) -> Choice | None:
+        """Whether tokens are guessed and read ahead, and why, as the last answers showed; None where `slow`."""
+        return None if self._generator is None else self._generator.ahead
 
     def forget(self) -> None:
         """Forget what is kept of earlier prompts: weights have changed."""

@@ -13,6 +13,8 @@ from functools import partial
 
 import torch
 
+from studio.core.facts import Choice
+from studio.core.i18n import text
 from studio.engine.generation.lookahead import Guess, Lookahead
 from studio.engine.generation.page_pool import PagePool
 from studio.engine.generation.request import Completion, Request, Sampling, read_own
@@ -69,6 +71,13 @@ class Generator:
         self._lookahead.forget()
         self._adapted = self._loop = None
 
+    @property
+    def ahead(self) -> Choice:
+        """Whether guesses are read ahead, and why, as the last answers showed."""
+        if self._looks_ahead and not self._by_slots:
+            return self._lookahead.describe()
+        return Choice(value=False, reason=text("generation.ahead.off"))
+
     def release(self) -> None:
         """Forget every prefix, and give the memory of keys and values back until somebody asks again."""
         self.forget()
@@ -113,6 +122,7 @@ class Generator:
         Raises torch.OutOfMemoryError where one alone cannot be computed.
         """
         root = self._switch(adapted)
+        self._lookahead.begin()
         if self._loop is not None:
             self._loop.land()
         waiting = deque(map(begin, completions))
@@ -313,15 +323,16 @@ class Generator:
             return
         begun_s = time.perf_counter()
         guesses = self._guess(active)
-        counts = [1 + len(guess.tokens) for guess in guesses]
+        counts = [1 + guess.count for guess in guesses]
         ids = [
-            id for one, guess in zip(active, guesses, strict=True) for id in (one.tokens[-1], *guess.tokens)
+            id for one, guess in zip(active, guesses, strict=True) for id in (one.tokens[-1], *guess.ahead)
         ]
         x = self._compute(active, ids, counts)
-        self._draw(active, self.decoder.logits(x), [guess.tokens for guess in guesses])
+        self._draw(active, self.decoder.logits(x), [guess.ahead for guess in guesses])
         if self._looks_ahead:
-            right = [len(one.drawn) - 1 for one in active]
-            self._lookahead.learn(len(ids), time.perf_counter() - begun_s, guesses, right)
+            drawn = [[token for token, _, _ in one.drawn] for one in active]
+            taken_s = time.perf_counter() - begun_s
+            self._lookahead.learn(taken_s, [one.told for one in active], guesses, drawn)
 
     def _guess(self, active: list[GrowingSequence]) -> list[Guess]:
         """Return what each sequence may say next; nothing of one whose every distribution is looked at."""

@@ -4,7 +4,8 @@
     good: L = w_g [1 - s(beta (h - z))]     bad: L = w_b [1 - s(beta (z - h))]
 
 Ethayarajh et al., 2024 (arXiv:2402.01306). z is a number of the whole step, without gradient: it takes a pass over as
-many sequences as the step has. `apo_zero_unpaired` (arXiv:2408.06266) has z = 0 and takes none.
+many sequences as the step has, or these other answers go along behind their prompts, where one micro-step has them all.
+`apo_zero_unpaired` (arXiv:2408.06266) has z = 0 and takes none.
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ class KahnemanTverskyOptimization(Objective):
             for values, one in zip(now, beside, strict=True)
         ]
         return max(0.0, sum(gains) / len(gains))
+
+    @property
+    def measures_beside(self) -> bool:
+        """See Objective."""
+        return self.shifted
+
+    def measure_beside(self, log_probabilities: Tensor, picked: Picked) -> Tensor:
+        """See Objective: z."""
+        gains = log_probabilities.double() - picked.reference
+        return (gains.sum() / len(picked.counts)).clamp_min(0.0).float()[None]
 
     def loss(self, log_probabilities: Tensor, picked: Picked) -> Terms:
         """See Objective."""

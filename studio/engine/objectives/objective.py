@@ -97,6 +97,8 @@ class Objective:
     """Whether `Picked.reference` is wanted: a pass over all examples before the first step."""
     wants_entropy = False
     """Whether `Picked.entropies` is wanted in training: some passes over the logits more."""
+    measures_beside = False
+    """Whether measure_window() needs the companions' log-probabilities alone: then measure_beside() finds the same."""
     metrics: tuple[Metric, ...] = ()
     """What `Terms.metrics` holds, in the order of the charts."""
     derived: tuple[Metric, ...] = ()
@@ -136,6 +138,10 @@ class Objective:
     def measure_window(self, window: Sequence[Example], score: Score) -> float | None:
         """Return what the loss of each of `window`, the examples of a step, needs to know of all; None: nothing."""
         return None
+
+    def measure_beside(self, log_probabilities: Tensor, picked: Picked) -> Tensor:
+        """Return the same, (1,) float32, of (N,) float32 log-probabilities of all companions of a step's examples."""
+        raise NotImplementedError
 
     def complete(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return the `metrics` of a step with those that follow from them."""

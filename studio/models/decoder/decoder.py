@@ -78,7 +78,7 @@ class Decoder:
         self._scratch, self._offload = scratch, Offload(store.weights.device)
         own = [layer for layer in self.layers if layer.spec.attends]
         kinds = {layer.spec.rotary for layer in own} | {layer.attention.turns_back for layer in own} - {""}
-        self._rotary = RotaryTables(spec.rotary, kinds)
+        self.rotary = RotaryTables(spec.rotary, kinds)
         self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
         self.score: nn.Linear | None = None  # set where rows are scored, in place of log-probabilities
         self.follow(policy)
@@ -150,13 +150,13 @@ class Decoder:
 
     def make_rows(self, documents: Documents, seed: Tensor | None = None) -> BatchLayout:
         """Return what the layers need to know of the rows of `documents`; `seed` draws their dropout, None: none."""
-        tables, shared = self._rotary.up_to(documents.longest, self.device), documents.shared
-        positions = documents.positions if shared is None else documents.positions.index_select(0, shared.own)
-        return BatchLayout(positions, documents, tables, Drops(seed), self.policy.mlp_chunk_tokens)
+        tables = self.rotary.up_to(documents.longest_of_all, self.device)
+        portion = self.policy.mlp_chunk_tokens
+        return BatchLayout(documents.row_positions, documents, tables, Drops(seed), portion)
 
     def make_tables(self, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Return rotary tables for documents of `longest` tokens, which are not kept."""
-        return RotaryTables(self.spec.rotary, self._rotary.kinds).up_to(longest, self.device)
+        return RotaryTables(self.spec.rotary, self.rotary.kinds).up_to(longest, self.device)
 
     @torch.no_grad()
     def add_gradients(
@@ -170,13 +170,15 @@ class Decoder:
     ) -> Tensor:
         """Add the gradients of the sum of what apply_head() returns to the store's; returns that, (N,) fp32.
 
-        token_ids (T,); picks (N,) rows whose next token `targets` (N,) counts, None for all rows.
+        token_ids (T,); picks (N,) rows whose next token `targets` (N,) counts, None for all rows. Of picks behind the
+        rows that are kept the judge says 0.
         """
         x, kept = self.forward_layers(token_ids, rows)
         losses, dx = self.apply_head(x, picks, targets, scale, judge)
-        upstream = [dx]  # the only place that holds it: a layer takes it out
+        count = rows.kept or len(x)
+        upstream = [dx[:count]]  # the only place that holds it: a layer takes it out
         del x, dx
-        self._go_back(upstream, kept, rows, token_ids)
+        self._go_back(upstream, kept, rows.keep_first(), token_ids[:count])
         return losses
 
     @torch.no_grad()
@@ -201,10 +203,7 @@ class Decoder:
     def backward_layers(
         self, dx: Tensor, kept: list[SavedLayer], rows: BatchLayout, token_ids: Tensor
     ) -> None:
-        """Add the gradients of layers and embedding, given that of the last layer's result as apply_head() leaves it.
-
-        Empties `kept`.
-        """
+        """Add the gradients of layers and embedding, given what apply_head() leaves in `dx`; empties `kept`."""
         self._go_back([dx], kept, rows, token_ids)
 
     def _go_back(

@@ -14,6 +14,25 @@ from torch import Tensor, nn
 from studio.models.decoder.flat_weights import WholeStore
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of one M that products read: made once, not at each of a layer's products (3 us of Python each)."""
+
+    matrix: Tensor
+    across: Tensor
+    """[W | s B]^T (inputs + tail, outputs)"""
+    back: dict[int, Tensor]
+    """By their rows: [W ; A] (outputs + tail, inputs), and W alone."""
+    tails: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, matrix: Tensor, outputs: int, inputs: int) -> _Parts:
+        """Return the parts of M (outputs + tail, inputs + tail)."""
+        back = {rows: matrix[:rows, :inputs] for rows in (outputs, matrix.shape[0])}
+        tails = matrix[outputs:, :inputs], matrix[:outputs, inputs:]
+        return cls(matrix, matrix[:outputs].T, back, tails)
+
+
 class FrozenWeights(ABC):
     """Holds W of linears that read the same rows, and their adapters' tails; multiplies by both at once.
 
@@ -31,6 +50,7 @@ class FrozenWeights(ABC):
     """(outputs, inputs) where the gradient of W is added, None while it is frozen."""
     exact: bool = True
     """Whether products are those of the modules' own weights but for rounding."""
+    _parts: _Parts | None = None
 
     @abstractmethod
     def matrix(self, kernels: Kernels) -> Tensor:
@@ -52,7 +72,7 @@ class FrozenWeights(ABC):
 
     def product(self, x: Tensor, kernels: Kernels, *, add: Tensor | None, out: Tensor | None) -> Tensor:
         """Return Y = X W^T + U (s B)^T (+ `add`, (T, out) or (out,)), into `out` where given."""
-        matrix = self.matrix(kernels)[: self.outputs].T
+        matrix = self._take_parts(self.matrix(kernels)).across
         out = torch.empty(x.shape[0], self.outputs, dtype=x.dtype, device=x.device) if out is None else out
         return torch.mm(x, matrix, out=out) if add is None else torch.addmm(add, x, matrix, out=out)
 
@@ -65,7 +85,14 @@ class FrozenWeights(ABC):
 
     def product_back(self, dy: Tensor, kernels: Kernels, *, out: Tensor) -> Tensor:
         """Write dX = dY W + G A to `out` (T, in); without the second term where dy is (T, out)."""
-        return torch.mm(dy, self.matrix(kernels)[: dy.shape[1], : self.inputs], out=out)
+        return torch.mm(dy, self._take_parts(self.matrix(kernels)).back[dy.shape[1]], out=out)
+
+    def _take_parts(self, matrix: Tensor) -> _Parts:
+        """Return the parts of `matrix`, where M lies now."""
+        parts = self._parts
+        if parts is None or parts.matrix is not matrix:
+            parts = self._parts = _Parts.of(matrix, self.outputs, self.inputs)
+        return parts
 
 
 class ResidentWeights(FrozenWeights):
@@ -93,10 +120,11 @@ class ResidentWeights(FrozenWeights):
 
     def tails(self) -> tuple[Tensor, Tensor]:
         """See Weights."""
-        return self._matrix[self.outputs :, : self.inputs], self._matrix[: self.outputs, self.inputs :]
+        return self._take_parts(self._matrix).tails
 
     def release(self) -> None:
         """See Weights. M goes, so that no more than one group's weights are there twice."""
+        self._parts = None
         for linear in self._linears:
             linear.weight.data = linear.weight.data.clone(memory_format=torch.contiguous_format)
         self._matrix = self._matrix.new_empty(0, 0)
@@ -124,6 +152,7 @@ class TrainedWeights(FrozenWeights):
 
     def release(self) -> None:
         """See Weights: the store gives the modules theirs."""
+        self._parts = None
         self._matrix = self._matrix.new_empty(0, 0)
         self.gradient = None
 
@@ -260,9 +289,7 @@ class OpenedWeights(FrozenWeights):
 
     def tails(self) -> tuple[Tensor, Tensor]:
         """See Weights."""
-        if self._own is not None:
-            return self._own[self.outputs :, : self.inputs], self._own[: self.outputs, self.inputs :]
-        return self._rows, self._columns
+        return (self._rows, self._columns) if self._own is None else self._take_parts(self._own).tails
 
     def note_change(self) -> None:
         """See Weights."""
@@ -279,8 +306,8 @@ class OpenedWeights(FrozenWeights):
             rows, columns = self.tails()
             self._rows.copy_(rows)
             self._columns.copy_(columns)
-            self._own = None
+            self._own = self._parts = None
 
     def release(self) -> None:
         """See Weights: the modules kept theirs."""
-        self._own = None
+        self._own = self._parts = None

@@ -155,6 +155,9 @@ class Layer:
             y = self.layer_input.forward(y, rows, kernels)
         if self.spec.output_scale != 1.0:
             y.mul_(self.spec.output_scale)
+        if rows.kept and level >= 0:
+            first.keep_first(rows.kept)
+            second.keep_first(rows.kept)
         return y, SavedLayer(first, second) if level >= 0 else None
 
     def decode(self, number: int, x: Tensor, rows: CachedRows | SlotRows, kernels: Kernels) -> Tensor:

@@ -19,8 +19,10 @@ from studio_kernels.row_chunks import CHUNK
 from studio_kernels.varlen import Documents
 from torch import Tensor, nn
 
+from studio.models import state_space
 from studio.models.decoder.padded_rows import RowBlock, cut_blocks
 from studio.models.delta_rule import has_delta_rule
+from studio.models.state_space import has_state_space
 
 PROBE_TOKENS = 5
 Container = MutableMapping | MutableSequence
@@ -202,8 +204,9 @@ class Mixer:
 
     @property
     def window(self) -> int:
-        """How many tokens it says that a token sees, 0 for all; of a gated delta rule a chunk, beyond it a state."""
+        """How many tokens it says that a token sees, 0 for all; of what we compute in chunks one, beyond it a state."""
         chunk = CHUNK if has_delta_rule(self.module) else 0
+        chunk = chunk or (state_space.CHUNK if has_state_space(self.module) else 0)
         return int(getattr(self.module, "sliding_window", None) or chunk)
 
     @property

@@ -199,6 +199,8 @@ class Exchange:
         }  # fmt: skip
         if loaded is not None and loaded.run == self.whom.run:
             timings["slow"] = None if loaded.slow is None else say(loaded.slow)
+            ahead = loaded.ahead
+            timings["ahead"] = None if ahead is None else {"value": ahead.value, "reason": say(ahead.reason)}
             timings["base_changed"] = loaded.name if loaded.base_changed else None
         return {"usage": count_tokens(self.pieces, len(self.wanted.prompts)), "timings": timings}
 

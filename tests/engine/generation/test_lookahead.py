@@ -8,7 +8,7 @@ import transformers
 from studio_kernels.dispatch import bind
 
 from studio.engine.generation.generator import Generator
-from studio.engine.generation.lookahead import Guess, Lookahead, Told
+from studio.engine.generation.lookahead import MOST_GUESSED, Guess, Lookahead, Told
 from studio.engine.generation.request import Request, Sampling
 from studio.models.decoder.live_decoder import read_live
 from tests.chi_square import DRAWS, SEEDS, find_share
@@ -29,13 +29,14 @@ class Eager(Lookahead):
     def _find(self, told, most):
         return super()._find(told, most) if len(told.tokens) % 3 else Guess(PERIOD[:most], 2)
 
-    def _rate(self, offer, gains):
-        return sum(offer)
+    def _choose_count(self, sequences, gained):
+        return len(gained)
 
-    def learn(self, rows, seconds, guesses, right):
-        self.right += sum(right)
-        self.wrong += sum(len(one.tokens) for one in guesses) - sum(right)
-        super().learn(rows, seconds, guesses, right)
+    def learn(self, seconds, tolds, guesses, drawn):
+        right = sum(len(one) - 1 for one in drawn)
+        self.right += right
+        self.wrong += sum(one.count for one in guesses) - right
+        super().learn(seconds, tolds, guesses, drawn)
 
 
 class Brief(Eager):
@@ -101,19 +102,27 @@ def test_an_answer_that_is_ended_from_outside_keeps_no_token_more(model):
     assert one.tokens == whole.tokens[:7] and one.reason == "end"
 
 
+def draw(guess: Guess, right: int) -> list[int]:
+    """Return what a step draws where `right` tokens of a guess would be right, as far as it was read."""
+    read = min(right, guess.count)
+    wrong = guess.tokens[read] + (read == right) if read < len(guess.tokens) else STATES
+    return [*guess.tokens[:read], wrong]
+
+
 @pytest.mark.parametrize(("row_s", "right"), [(0.0, 0.5), (0.1, 1.0), (1.0, 0.5), (0.3, 0.0)])
 def test_as_many_tokens_are_guessed_as_bring_the_most_tokens_a_second(row_s, right):
     told, ahead, chosen = Told(PERIOD * 4), Lookahead(), []
     ahead.follow(told, len(told.tokens))
     for step in range(200):
         [guess] = ahead.guess([told], [40])
-        rows = 1 + len(guess.tokens)
-        chosen.append(len(guess.tokens))
-        accepted = next((place for place in range(rows - 1) if (step + place) % 4 >= 4 * right), rows - 1)
-        ahead.learn(rows, 1.0 + row_s * (rows - 1), [guess], [accepted])
+        chosen.append(guess.count)
+        wrong = (place for place in range(len(guess.tokens)) if (step + place) % 4 >= 4 * right)
+        accepted = next(wrong, len(guess.tokens))
+        ahead.learn(1.0 + row_s * guess.count, [told], [guess], [draw(guess, accepted)])
     late = chosen[100:]
     if right and row_s < 0.5:
-        assert min(late) >= 3, "several tokens for the price of one"
+        assert sum(count >= 3 for count in late) > 90, "several tokens for the price of one"
+        assert ahead.describe().value
     else:
         assert sum(late) < 30, "tried now and then, as machines change"
 
@@ -127,23 +136,55 @@ def test_among_many_sequences_guesses_are_tried_late_and_kept_where_they_pay(row
     guessed = []
     for step in range(300):
         guesses = ahead.guess(tolds, [40] * 16)
-        lengths = [len(one.tokens) for one in guesses]
-        guessed.append(sum(lengths))
-        seconds = 1.0 if row_s == 0 else max(1.0, row_s * (16 + sum(lengths)))
-        ahead.learn(16 + sum(lengths), seconds, guesses, [int(length and step % 2) for length in lengths])
+        guessed.append(sum(one.count for one in guesses))
+        seconds = 1.0 if row_s == 0 else max(1.0, row_s * (16 + guessed[-1]))
+        ahead.learn(seconds, tolds, guesses, [draw(one, step % 2) for one in guesses])
     assert sum(guessed[:20]) == 0, "short answers do not pay for a try"
+    told = ahead.describe()
     if pays:
-        assert sum(count > 0 for count in guessed[200:]) > 90
+        assert sum(count > 0 for count in guessed[200:]) > 90 and told.value
+        assert float(told.reason.values["gain"]) > 1.2
     else:
         assert sum(count > 0 for count in guessed) < 30
+        assert not told.value and float(told.reason.values["gain"]) < 1.0
+        assert told.reason.id == "generation.ahead.stopped"
+
+
+def test_what_guesses_are_worth_is_learned_without_reading_them():
+    """Rows are too dear until they cost little: from then on only the sequence that repeats itself is read ahead."""
+    ahead, tolds = Lookahead(), [Told(PERIOD * 4) for _ in range(2)]
+    for told in tolds:
+        ahead.follow(told, len(told.tokens))
+    counts = []
+    for step in range(300):
+        guesses = ahead.guess(tolds, [40] * 2)
+        counts.append([one.count for one in guesses])
+        seconds = 1.0 + (0.5 if step < 30 else 0.1) * sum(counts[-1])
+        drawn = [draw(one, right) for one, right in zip(guesses, (MOST_GUESSED, 0), strict=True)]
+        ahead.learn(seconds, tolds, guesses, drawn)
+    assert sum(sum(pair) > 0 for pair in counts[:90]) < 8, "each count is tried once, and then none for long"
+    late = counts[200:]
+    assert sum(first == 6 for first, _ in late) > 95 and sum(second > 0 for _, second in late) < 5
+    assert tolds[0].shares[4] > 0.95 and tolds[1].shares[4] < 0.05
+    assert ahead.describe().value and float(ahead.describe().reason.values["gain"]) > 2.0
+
+
+def test_one_step_beside_a_busy_program_decides_nothing():
+    ahead, tolds = Lookahead(), [Told(PERIOD * 4) for _ in range(16)]
+    for told in tolds:
+        ahead.follow(told, len(told.tokens))
+    for step in range(20):
+        ahead.learn(20.0 if step == 10 else 1.0, tolds, [Guess()] * 16, [[1]] * 16)
+        assert ahead._expect_seconds(16, doubts=False) == 1.0
 
 
 def test_what_rows_cost_outlives_the_weights():
     ahead, told = Lookahead(), Told(PERIOD * 4)
     ahead.follow(told, 1)
-    ahead.learn(1, 0.5, [Guess()], [0])
+    ahead.learn(0.5, [told], [Guess()], [[1]])
     ahead.forget()
-    assert ahead.guess([Told([3, 5, 6])], [5]) == [Guess()] and ahead._expect_seconds(1) == 0.5
+    assert ahead.guess([Told([3, 5, 6])], [5]) == [Guess()] and ahead._expect_seconds(1, doubts=False) == 0.5
+    assert ahead.describe().reason.id == "generation.ahead.nothing"
 
 
 def test_guesses_stand_behind_the_longest_match_and_keep_to_their_room():
@@ -153,7 +194,7 @@ def test_guesses_stand_behind_the_longest_match_and_keep_to_their_room():
     ahead.follow(told, 8)
     [guess] = ahead.guess([told], [40])
     [_, none, nothing] = ahead.guess([told, told, None], [40, 0, 40])
-    assert guess == Guess(other.tokens[4:], 4), "four tokens of another answer before two of its own"
+    assert guess == Guess(other.tokens[4:], 4, 2), "four tokens of another answer before two of its own"
     assert none == nothing == Guess()
     assert len(ahead.guess([told], [1])[0].tokens) == 1
     fresh = Lookahead()

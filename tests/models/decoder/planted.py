@@ -19,6 +19,7 @@ from studio.models.decoder.blocks.laurel import SHARE
 from studio.models.decoder.decoder import Decoder
 from studio.models.decoder.layer import Layer
 from studio.models.decoder.rotary import NO_ROTARY
+from studio.models.state_space import CHUNK
 
 LEAST_EPS = 1e-2
 """Less is not felt by some trained models, whose activations have mean squares of hundreds."""
@@ -407,9 +408,19 @@ def lose_a_state_spaces_gradient(decoder: Decoder, layer: Layer) -> None:
     lose_a_mixers_gradient(decoder, decoder.layers[0])
 
 
+def forget_the_state_of_earlier_chunks(decoder: Decoder, layer: Layer) -> None:
+    block = decoder.layers[0].attention
+    real = block.scan
+
+    def scan(module, hidden_states, **options):
+        return torch.cat([real(module, part, **options) for part in hidden_states.split(CHUNK, 1)], 1)
+
+    block.scan = scan
+
+
 OF_ONE_BLOCK = (
     leave_the_square_out, halve_the_squares_slope, forget_the_only_norm, let_a_state_space_leak,
-    lose_a_state_spaces_gradient,
+    lose_a_state_spaces_gradient, forget_the_state_of_earlier_chunks,
 )  # fmt: skip
 """Faults of layers that are one block each."""
 

@@ -55,6 +55,11 @@ class ReadDocuments:
         """Take the place of Documents(...)."""
         return cls(**facts, bounds=lengths)
 
+    beside: None = None
+    row_positions = Documents.row_positions
+    longest_of_all = Documents.longest_of_all
+    rows = Documents.rows
+
     @property
     def lengths(self) -> tuple[int, ...]:
         """As they are now."""

@@ -229,9 +229,9 @@ def keep_as_kernels() -> Kernels:
 def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(LAYERS[kind], attn_implementation=attention)
-    model = get_peft_model(
-        model.bfloat16(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    passed = ["out_proj"] if kind == "mamba" else None  # as by the studio's own "all-linear"
+    config = LoraConfig(r=4, target_modules="all-linear", exclude_modules=passed, task_type="CAUSAL_LM")
+    model = get_peft_model(model.bfloat16(), config)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -258,7 +258,7 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
     linears = {
         f"{mixer.name}.{name}": (part.out_features, part.in_features)
         for name, part in mixer.module.named_modules()
-        if hasattr(part, "base_layer")
+        if hasattr(part, "in_features") and "lora_" not in name and not name.endswith("base_layer")
     }
     planned = count_record(
         {mixer.name: linears},
@@ -269,7 +269,6 @@ def test_autograd_holds_of_a_mixer_what_is_planned(kind, attention):
         score_bytes=4 * tokens * (SCORE_BYTES + 2) if attention == "eager" else 0,
         fused=fused,
     )
-    # Mamba 2 holds less with chunks of 64 tokens than with Granite's 256; here keys that are wider than values go
-    # through composed attention, which holds the scores.
+    # Here keys that are wider than values go through composed attention, which holds the scores.
     most = 1.7 if kind == "latent" else 1.1
     assert 0.4 < sum(held.values()) / (planned.held_bytes * tokens) <= most

@@ -216,6 +216,8 @@ class SelfAttention:
     def _views(self, qk: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         spec = self.spec
         d, nq, nk = spec.head_dim, spec.query_heads, spec.made_key_heads
+        if qk is qkv and not spec.values_are_keys:  # two views in place of six: 10 us of Python less
+            return qkv.view(qkv.shape[0], -1, d).split((nq, nk, nk), 1)
         q = qk[:, : nq * d].unflatten(1, (nq, d))
         k = qk[:, nq * d : (nq + nk) * d].unflatten(1, (nk, d))
         v = qkv[:, self._values].unflatten(1, (nk, d))

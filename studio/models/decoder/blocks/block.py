@@ -9,7 +9,7 @@ gradients are wide, [dY | G] as in fused_lora_linear.py, for the group of linear
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol
 
 import torch
@@ -27,6 +27,13 @@ class Saved:
     __slots__ = ()
     large: ClassVar[tuple[str, ...]]
     """The fields that may wait in the machine's memory."""
+
+    def keep_first(self, count: int) -> None:
+        """Keep so many rows of all, in memory of their own. What is no single tensor is theirs alone already."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Tensor):
+                setattr(self, one.name, value[:count].clone())
 
     def move_out(self) -> dict[str, Tensor]:
         """Return the large tensors by name, and let go of them."""

@@ -4,7 +4,8 @@
 
 Attention of another kind, a gated delta rule, a state space, a short convolution. The module reads documents as rows of
 a batch (padded_rows.py), so that no state leaks from one to the next, with what the model's own decoder gives it
-(own_inputs.py); a gated delta rule inside may be computed by our kernels (delta_rule.py). Forward nothing is recorded
+(own_inputs.py); a gated delta rule inside may be computed by our kernels (delta_rule.py), and the state space of a
+Mamba 2 is computed by our code (state_space.py). Forward nothing is recorded
 but at the highest level; backward the module runs again, and autograd gives dn and the gradients of the adapters
 inside, which are added to the store's. T rows, H hidden width.
 """
@@ -26,6 +27,7 @@ from studio.models.decoder.blocks.residual import join, join_backward, joins_apa
 from studio.models.decoder.fused_lora_linear import LinearGroup
 from studio.models.decoder.spec import LayerSpec
 from studio.models.delta_rule import borrow_forward, has_delta_rule
+from studio.models.state_space import borrow_scan, has_state_space
 
 RECORDED_LEVEL = 3
 """From this place in KEEP_LEVELS on autograd's record is kept from the forward pass to the backward pass."""
@@ -75,6 +77,7 @@ class ForeignMixer:
         self.outer = rows
         self.norm_gradients = norm_gradients
         self.delta_rule = has_delta_rule(module)
+        self.scan = borrow_scan(module) if has_state_space(module) else None
         self._borrowed: tuple[Kernels, Callable] | None = None
 
     def forward(
@@ -154,7 +157,9 @@ class ForeignMixer:
             )
 
     def _choose(self, kernels: Kernels) -> Callable:
-        """Return what is called: the module, or its code with our kernels for what it has of a gated delta rule."""
+        """Return what is called: the module, or its code with ours for a state space or a gated delta rule in it."""
+        if self.scan is not None:
+            return partial(self.scan, self.module)
         if not self.delta_rule or kernels.implementations["gated_delta"] != "triton":
             return self.module
         if self._borrowed is None or self._borrowed[0] is not kernels:

@@ -1,0 +1,32 @@
+"""Rows whose text holds no answer to their question, as SQuAD 2 has them: nothing is broken, and nothing to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studio.data.formats.cells import Values, is_empty
+from studio.data.formats.column_names import part_name
+from studio.data.formats.context import MATERIALS
+from studio.data.formats.format import Mapped
+
+UNANSWERABLE = frozenset("impossible unanswerable".split())
+"""Words in the names of flags that are true where nothing answers a question ..."""
+ANSWERABLE = frozenset("answerable possible".split())
+"""... and in those of flags that are false there."""
+YES, NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
+
+
+def is_unanswered(values: Values, mapping: Mapped) -> bool:
+    """Return whether a row without an answer is meant so: a flag says it, or a list of what a text answers is empty.
+
+    An empty text where others have words is a gap, and none of these.
+    """
+    cell = values.get(mapping.get("completion", ""))
+    if not (is_empty(cell) or (isinstance(cell, Mapping) and all(map(is_empty, cell.values())))):
+        return False
+    for name, flag in values.items():
+        words, said = {*part_name(name)}, str(flag).strip().lower()
+        if (words & UNANSWERABLE and said in YES) or (words & ANSWERABLE and said in NO):
+            return True
+    listed = isinstance(cell, (list, tuple, Mapping))
+    return listed and not is_empty(values.get(mapping.get(MATERIALS[0], "")))
