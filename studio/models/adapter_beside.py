@@ -45,7 +45,7 @@ class AdapterBeside:
         """Return a drawn `model` with the adapter's corrections alone; None where peft would rename what it holds."""
         config = PeftConfig.from_pretrained(self.path.parent)
         config.modules_to_save = config.trainable_token_indices = None
-        config.inference_mode = True
+        config.inference_mode, config.base_model_name_or_path = True, model.name_or_path
         adapted = get_peft_model(model, config)
         beside = {*self.whole.values(), *(name for name, _ in self.rows.values())}
         own, stored = adapter_state(adapted), read_header(self.path).keys() - beside
