@@ -124,6 +124,10 @@ IMPLIED = (
         r"(?<![\w.])[A-Za-z][\w.]{0,80}\(\) (?:got an unexpected keyword argument '\w{1,80}'|"
         r"missing \d+ required \w{1,20} arguments?: '\w{1,80}')",
     ),
+    (
+        "TypeError",
+        r"object of type '[\w.]{1,80}' has no len\(\)|'[\w.]{1,80}' object is not (?:subscriptable|iterable)",
+    ),
     ("ImportError", r"cannot import name '\w{1,80}' from '[\w.]{1,80}'"),
     ("NameError", r"^name '\w{1,80}' is not defined"),
     ("ModuleNotFoundError", r"No module named '\w[\w.]{1,80}'"),

@@ -20,6 +20,7 @@ GROUNDS = frozenset(("", "python", "torch", "numpy", "pandas", "pyarrow", MODEL_
 """What everybody calls: the package above it is the one to look at."""
 LONGEST = 240
 USED = re.compile(
+    r"object of type '(?P<counted>\w+)' (?P<counts>has no len\(\))|"
     r"'(?P<kind>\w+)' object (?P<use>is not (?:subscriptable|iterable|callable|a mapping)|does not support item \w+)"
 )
 AXIS = re.compile(r"axis (?P<has>-?\d+) is out of bounds for array of dimension (?P<wants>\d+)")
@@ -65,10 +66,11 @@ def read_use(reading: Reading) -> Mapping[str, str] | None:
     """An object of a known package's class that is used in a way that it does not allow."""
     raised = reading.last
     used = USED.match(raised.message) if raised is not None and raised.type == "TypeError" else None
-    package = owner_of(used["kind"]) if used else ""
+    kind = (used["kind"] or used["counted"]) if used else ""
+    package = owner_of(kind)
     if raised is None or used is None or not package or in_studio(reading):
         return None
-    return {"kind": used["kind"], "package": pip_name(package), "says": used["use"]}
+    return {"kind": kind, "package": pip_name(package), "says": used["use"] or used["counts"]}
 
 
 def read_index(reading: Reading) -> Mapping[str, str] | None:

@@ -37,6 +37,7 @@ OWNERS = (
         r"MODEL_ARCH\w*|MODEL_TENSOR|GGUF(?:Writer|Reader|Value\w+|Endian)|GGMLQuantizationType|"
         r"LlamaFileType|SpecialVocab",
     ),
+    ("starlette", r"_?\w*TemplateResponse|Jinja2Templates|\w*StaticFiles"),
     ("gradio", r"Blocks|Chatbot|ChatInterface|Textbox|Dropdown|Interface|Dataframe"),
     (
         "transformers",

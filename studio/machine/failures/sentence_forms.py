@@ -110,8 +110,8 @@ FORMS = (
     ),
     *_form(
         "lacks_support",
-        rf"{HEAD}(?P<first>{N}) (?:do|does|did)(?: not|n't)(?: yet| currently| natively| directly)? "
-        rf"(?:support|allow|accept|"
+        rf"{HEAD}(?P<first>{N}),? (?:(?:is|are|has|have) [^,;\n]{{2,60}}? )?(?:and |which |that |so )?"
+        rf"(?:do|does|did)(?: not|n't)(?: yet| currently| natively| directly)? (?:support|allow|accept|"
         rf"work with|handle|implement|take|know|recognize)(?:ed)? (?P<second>{N}){END}",
         rf"{HEAD}(?P<second>{N}) (?:are|is) not supported by (?P<first>{N}){END}",
     ),

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+# What stands before a name that cannot be imported, is no attribute or is not defined, and the name's own beginning.
+NAMED = re.compile(r"(?:cannot import name|has no attribute|Error: name) '\w*\Z")
+NEAR = 100
+
 
 class Signature:
     """Any of several patterns, matched without case.
@@ -29,7 +33,16 @@ class Signature:
         lower = lower or words.lower()
         for pattern, needed in zip(self.patterns, self._needed, strict=True):
             if any(word in lower for word in needed):
-                yield from _compile(pattern).finditer(words)
+                yield from (
+                    match
+                    for match in _compile(pattern).finditer(words)
+                    if not _only_named(words, match.start())
+                )
+
+
+def _only_named(words: str, start: int) -> bool:
+    """Tell whether a match begins in a name that is said to be missing: an error of that name was not raised."""
+    return NAMED.search(words, max(0, start - NEAR), start) is not None
 
 
 @cache

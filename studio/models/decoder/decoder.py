@@ -142,7 +142,7 @@ class Decoder:
         """Give every parameter memory of its own again; the decoder is not to be used after it."""
         for layer in self.layers:
             for group in layer.groups:
-                group.weights.release()
+                group.release()
         for rows in self.spec.token_rows:
             rows.put_back()
         self.store.release()

@@ -21,6 +21,8 @@ class _Parts:
     matrix: Tensor
     across: Tensor
     """[W | s B]^T (inputs + tail, outputs)"""
+    apart: tuple[Tensor, Tensor]
+    """W^T (inputs, outputs) and (s B)^T (tail, outputs)."""
     back: dict[int, Tensor]
     """By their rows: [W ; A] (outputs + tail, inputs), and W alone."""
     tails: tuple[Tensor, Tensor]
@@ -30,7 +32,8 @@ class _Parts:
         """Return the parts of M (outputs + tail, inputs + tail)."""
         back = {rows: matrix[:rows, :inputs] for rows in (outputs, matrix.shape[0])}
         tails = matrix[outputs:, :inputs], matrix[:outputs, inputs:]
-        return cls(matrix, matrix[:outputs].T, back, tails)
+        across = matrix[:outputs].T
+        return cls(matrix, across, (across[:inputs], across[inputs:]), back, tails)
 
 
 class FrozenWeights(ABC):
@@ -78,10 +81,9 @@ class FrozenWeights(ABC):
 
     def product_apart(self, x: Tensor, u: Tensor, kernels: Kernels, *, add: Tensor | None) -> Tensor:
         """Return Y of X (T, in) and U (T, tail) that do not lie side by side."""
-        top = self.matrix(kernels)[: self.outputs]
-        base = top[:, : self.inputs].T
+        base, tail = self._take_parts(self.matrix(kernels)).apart
         y = torch.mm(x, base) if add is None else torch.addmm(add, x, base)
-        return y.addmm_(u, top[:, self.inputs :].T) if self.tail else y
+        return y.addmm_(u, tail) if self.tail else y
 
     def product_back(self, dy: Tensor, kernels: Kernels, *, out: Tensor) -> Tensor:
         """Write dX = dY W + G A to `out` (T, in); without the second term where dy is (T, out)."""

@@ -117,6 +117,8 @@ class LinearGroup:
             ]
             self.bias = torch.cat([bias.detach().to(weights.dtype) for bias in found])
         self.magnitudes: Magnitudes | None = None
+        self._places: tuple[Tensor, Tensor, list[Tensor]] | None = None
+        """The tail's rows, where A goes in them, and where each s B goes, made once for as long as they lie there."""
         if not adapted or store is None:
             return
         self.a, self.da = store.joined([part.a for part in adapted])
@@ -141,16 +143,23 @@ class LinearGroup:
         if not self.rank:
             return
         rows, columns = self.weights.tails()
-        rows[: self.rank].copy_(self.a)
-        diagonal, all_b = self.diagonal, [b.detach() for b in self._b]
+        if self._places is None or self._places[0] is not rows:
+            blocks = self.diagonal.blocks
+            self._places = rows, rows[: self.rank], [columns[a:b, c:d] for a, b, c, d in blocks]
+        _, place, places = self._places
+        place.copy_(self.a)
+        all_b = [b.detach() for b in self._b]
         if self.magnitudes is not None:
-            self.magnitudes.refresh(rows, all_b, diagonal, columns, kernels)
+            self.magnitudes.refresh(rows, all_b, self.diagonal, columns, kernels)
         else:
-            for (top, bottom, left, right), b, scale in zip(
-                diagonal.blocks, all_b, diagonal.scales, strict=True
-            ):
-                torch.mul(b, scale, out=columns[top:bottom, left:right])
+            for b, scale, out in zip(all_b, self.diagonal.scales, places, strict=True):
+                torch.mul(b, scale, out=out)
         self.weights.note_change()
+
+    def release(self) -> None:
+        """Give the modules weights of their own again; nothing of the group's own matrix is held here after it."""
+        self._places = None
+        self.weights.release()
 
     def widen(self, count: int) -> Tensor:
         """Return an empty (count, in + tail): rows to be filled, and beside them the place of U."""

@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel
 from studio_kernels.attention import Documents
 from studio_kernels.dispatch import bind
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from studio.core.memory_policy import LayerPolicy, MemoryPolicy
@@ -209,6 +210,22 @@ def test_without_room_for_opened_weights_none_stay_open(monkeypatch):
     policy = MemoryPolicy(layers=(LayerPolicy(keep="qkv"),) * 3, cached_layers=2)
     decoder = take(make_model("llama"), policy)
     assert decoder.policy == MemoryPolicy(layers=policy.layers)
+
+
+def test_nothing_holds_a_matrix_after_release():
+    """Its parts are kept from one product to the next, and would hold the weights a second time."""
+    model = make_model("llama")
+    decoder = take(model)
+    ours(model, decoder, 1.0)
+    kernels = decoder.kernels
+    matrices = [
+        StorageWeakRef(group.weights.matrix(kernels).untyped_storage())
+        for layer in decoder.layers
+        for group in layer.groups
+    ]
+    assert len(matrices) == 12 and not any(one.expired() for one in matrices)
+    decoder.release()
+    assert all(one.expired() for one in matrices)
 
 
 def test_linears_without_adapters_get_memory_of_their_own_again_too():

@@ -82,7 +82,7 @@ FAILURES = (
             r"FileNotFoundError: \[WinError 2\][^\n'\"]*$(?!\s*\[end of output\])",
             # cmd's sentence in an encoding that was lost on the way.
             r"^'(?P<command>[\w.-]+)' [\ufffd?]{2,}",
-            r"(?:^|[\s:])(?<!- )(?P<command>[\w.-]+): (?:command )?not found\s*$",
+            r"(?:^|[\s:])(?<!- )(?P<command>(?!\d+:)[\w.-]+): (?:command )?not found\s*$",
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"127 \(command not found\)",

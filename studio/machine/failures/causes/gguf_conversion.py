@@ -107,6 +107,8 @@ FAILURES = (
             r"convert[\w-]*\.py[\s\S]{0,3000}?File not found: [^\n]*tokenizer\.(?:model|json)",
             r"Error: Missing [^\n]*tokenizer\.(?:model|json)",
             r"ERROR: byte not found in vocab",
+            # What each standard library says where the vocabulary lacks the tokens of single bytes.
+            r"error loading model[^\n]{0,40}: (?:invalid unordered_map<K, T> key|_Map_base::at|unordered_map::at)",
             r"must be converted with BpeVocab|Cannot find Llama BPE tokenizer",
         ),
         (Remedy("tokenizer_of_base"), Remedy("newest_converter")),
@@ -130,6 +132,17 @@ FAILURES = (
         ),
         (Remedy("original_weights"), Remedy("gguf_elsewhere"), Remedy("upgrade_transformers")),
         code="K102",
+    ),
+    Failure(
+        # Loaders of finished models, as text-generation-webui and LangChain have them.
+        "runner_trained",
+        said(
+            r"'(?P<name>LlamaCpp\w*|LlamaServer|C[Tt]ransformers\w*|Exllama\w*|GPT4All\w*)' object has no attribute "
+            r"'(?:[bep]os_token(?:_id)?|pad_token(?:_id)?|decode|encode|parameters|named_parameters|named_modules|"
+            r"modules|train|state_dict|config|get_input_embeddings|enable_input_require_grads|dtype)'"
+        ),
+        (Remedy("original_weights"),),
+        code="K106",
     ),
     Failure(
         "gguf_split",
@@ -212,7 +225,10 @@ FAILURES = (
     ),
     Failure(
         "ggml_check",
-        said(r"GGML_ASSERT[:(][^\n]+"),
+        said(
+            r"GGML_ASSERT[:(][^\n]+",
+            r"\b(?:ggml|llama)[\w./\\-]*\.(?:c|cpp|cu|cuh|m|h|metal):\d+: (?:fatal error|not implemented)[^\n]*",
+        ),
         (Remedy("newer_llama_cpp"), Remedy("plain_gguf_run")),
         code="K47",
     ),

@@ -124,6 +124,9 @@ FAILURES = (
             r"`clean_up_tokenization_spaces` was not set",
             r"torchao.{0,80}(?:Skipping import of cpp extensions|incompatible torch version)",
             r"Command line warning D9\d+",
+            # It takes ordinary memory in its place, or copies in place of a link.
+            r"failed to allocate [\d.,]+ MiB of pinned memory",
+            r"Failed to hardlink files; falling back to full copy[^\n]*(?:\n +If [^\n]*)*",
         ),
         NOTHING,
         code="H1",

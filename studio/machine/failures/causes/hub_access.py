@@ -11,6 +11,15 @@ ACCOUNT = r"(?:api[_ ]?key|log(?:ged)? ?in\b|log ?in|authent|unauthori|\b40[13]\
 
 FAILURES = (
     Failure(
+        "snapshot_incomplete",
+        said(
+            r"(?:Unable to open file|No such file or directory|[Cc](?:an ?not|ould not) open(?: file)?)\b[^\n]{0,160}"
+            r"[\\/]snapshots[\\/]+[0-9a-f]{40}[^\n]*"
+        ),
+        (Remedy("fetch_again"), Remedy("which_files")),
+        code="N69",
+    ),
+    Failure(
         "name_none",
         said(r"huggingface\.co/(?:api/)?(?:models/|datasets/)?None(?:/|\b)", r"under the namespace \"None\""),
         (Remedy("give_name"),),

@@ -75,6 +75,7 @@ FAILURES = (
             r"cudaErrorMemoryAllocation|Cuda failure (?:\d+ )?'out of memory'",
             r"(?:unable|failed) to allocate (?:CUDA\d*|ROCm\d*|Vulkan\d*|Metal|compute|buffer for kv)\b"
             r"[^\n]{0,20}(?:buffers?|cache)",
+            r"unable to allocate backend buffer",
             r"CUDNN_STATUS_ALLOC_FAILED",
         ),
         (SMALLER_BATCH, RECOMPUTE, SHORTER, FOUR_BITS, SMALLER_MODEL),
@@ -200,6 +201,7 @@ FAILURES = (
             r"std::bad_alloc",
             r"ArrowMemoryError",
             r"requires more system memory \([^)\n]+\) than is available",
+            r"cpu_buffer\w*: failed to allocate buffer of size|failed to allocate CPU buffer",
             r"memory allocation of \d+ bytes failed|WinError (?:8|14|1450)\b",
         ),
         (CLOSE_PROGRAMS, SMALLER_BATCH, SHORTER, SMALLER_MODEL),

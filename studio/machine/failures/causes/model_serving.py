@@ -94,6 +94,22 @@ FAILURES = (
         code="K68",
     ),
     Failure(
+        # Exporters and quantisers have a list of the kinds of model that they can take apart.
+        "export_architecture",
+        said(
+            r"Trying to export an? (?P<name>[\w.-]+) model,? that is a custom or unsupported architecture",
+            r"(?P<name>[\w.-]+) is not supported yet (?:with|for) (?:the )?(?:backend |task )?[^\n]{0,40}"
+            r"\b(?:onnx|openvino|export)",
+            r"TypeError: (?P<name>[\w.-]+) isn't supported yet",
+            r"[Uu]nsupported model(?:_| )type:? [`'\"]?(?P<name>[\w.-]+)[^\n]{0,80}(?:quanti|export|convert)",
+            r"(?:optimum|onnx|openvino|awq|gptq)\w*[\\/][^\n]*\n(?:[^\n]*\n){0,4}?"
+            r"(?:KeyError|ValueError|TypeError|NotImplementedError): [^\n]{0,60}"
+            r"(?:model type|architecture) [`'\"]?(?P<name>[\w.-]+)[^\n]{0,60}(?:not|n't|un)[^\n]{0,20}support",
+        ),
+        (Remedy("newer_exporter"), Remedy("other_format")),
+        code="K105",
+    ),
+    Failure(
         # The names of tensors begin with the parts of the class that saved them.
         "weights_named",
         said(r"There is no module or parameter named '(?P<name>[\w.]+)' in (?P<kind>\w+)"),

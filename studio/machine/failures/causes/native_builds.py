@@ -16,6 +16,17 @@ STANDARD_HEADERS = (
 
 FAILURES = (
     Failure(
+        # FlashAttention's setup looks for a ready-made file first, and tells last that there is none.
+        "wheel_unbuilt",
+        said(
+            r"urlretrieve\(wheel_url[\s\S]{0,2500}?HTTP Error 404",
+            r"HTTP Error 404[\s\S]{0,400}?\bwheel_url\b",
+        ),
+        (Remedy("ready_made_build"), Remedy("no_flash_attention"), Remedy("read_above")),
+        code="B90",
+        strength=0.9,
+    ),
+    Failure(
         "msvc_missing",
         said(
             r"nvcc fatal[^\n]{0,4}: Cannot find compiler 'cl",

@@ -38,6 +38,17 @@ def _proxied_window(machine: MachineFacts) -> Values | None:
 
 FAILURES = (
     Failure(
+        "address_gone",
+        said(
+            r"HTTP Error (?:404|410): (?:Not Found|Gone)[^\n]*",
+            r"\b404 Not Found\b[^\n]{0,40}https?://(?P<name>\S+)",
+        ),
+        (Remedy("look_at_address"), Remedy("newer_program")),
+        code="N68",
+        strength=0.8,
+        unless=said(r"\bwheel_url\b|huggingface\.co|RepositoryNotFound|EntryNotFound"),
+    ),
+    Failure(
         "gated",
         said(
             r"\bGatedRepoError\b",

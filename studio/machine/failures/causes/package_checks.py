@@ -26,6 +26,11 @@ LOGGER = re.compile(
 FAILED = re.compile(
     r"\b(?:not|cannot|can't|unable|fail\w*|refused|died|crashed|killed|invalid|timed? ?out)\b", re.IGNORECASE
 )
+BARE = re.compile(
+    r"^(?:[\w.]+: )?(?:error: )?(?:failed|unable) to (?:load|run|start|initiali[sz]e|create) (?:the )?\w+"
+    r"(?: ['\"][^'\"\n]*['\"])?\W*$",
+    re.IGNORECASE,
+)
 FEWEST_WORDS = 4
 """A message of fewer words names no condition."""
 NO_CHECKS = frozenset(("", "python", "torch", "triton", "numpy", "pandas", "pyarrow", MODEL_CODE))
@@ -62,7 +67,11 @@ def _logged(words: str) -> str:
     """Return what a log ends in, if it tells of trouble, without what a logger writes before it; "" for none."""
     ends = [line for line in words.split("\n") if line.strip(" \t^~-=")][-FEW_LINES:]
     lines = [line for line in ends if TROUBLE.search(line) or FAILED.search(line)]
-    return LOGGER.sub("", lines[-1]).strip() if lines else ""
+    told = [LOGGER.sub("", line).strip() for line in lines]
+    # What only says that something failed passes on what the line before it told.
+    while len(told) > 1 and BARE.search(told[-1]):
+        told.pop()
+    return told[-1] if told else ""
 
 
 def _read_state(reading: Reading) -> Values:

@@ -43,6 +43,9 @@ FAILURES = (
         said(
             r"Cannot merge (?:LORA|LoRA|adapter)?\s?layers? when the model is",
             r"Cannot merge[^\n]{0,60}(?:8-bit|4-bit|gptq|quantized)",
+            r"quanti[sz]ed[^\n]{0,60}(?:not|n't) (?:support|allow)[^\n]{0,20}\bmerg(?:e|ing)\b",
+            r"\b[Mm]erg(?:e|ing)\b[^\n]{0,60}(?:into|with|of) (?:a |an |the )?quanti[sz]ed (?:model|base)[^\n]{0,40}"
+            r"(?:not|n't) (?:supported|possible|allowed)",
             # Packed weights have two numbers in each byte, in one long column.
             r"input tensor size \[\d+, 1\] and output tensor size \[\d+, \d+\] should match",
         ),
@@ -50,8 +53,17 @@ FAILURES = (
         code="R41",
     ),
     Failure(
+        "unsloth_halves",
+        said(
+            r"RL_REPLACEMENTS\[[^\n]*\n(?:[^\n]*\n){0,6}?KeyError: '(?P<name>\w+)'",
+            r"cannot import name '(?P<name>\w+)' from 'unsloth_zoo\b",
+        ),
+        (Remedy("clear_compiled"),),
+        code="V95",
+    ),
+    Failure(
         "no_engine",
-        said(r"object has no attribute 'vllm_engine'"),
+        said(r"object has no attribute '(?:vllm_engine|load_lora|save_lora|fast_generate)'"),
         (Remedy("fast_inference"),),
         code="R52",
     ),

@@ -17,6 +17,12 @@ CHILD = re.compile(
     r"[Ee]ngine (?:process|core) (?:failed|initialization failed)|WorkerProc|ActorDiedError|RayTaskError|"
     r"ExecuteUserScriptError"
 )
+POINTS_UP = re.compile(
+    r"\b(?:check|see|look at|refer to|find) (?:the )?(?:stack ?trace|traceback|logs?|errors?|output|messages?) above\b|"
+    r"\b(?:root cause|stack ?trace|traceback|reason) (?:is |stands |can be found )?above\b",
+    re.IGNORECASE,
+)
+"""A message that only says where the reason stands."""
 ENDED = re.compile(
     r"(?:\bexits? with return code|\b(?:[Pp]rocess|[Ww]orker|[Cc]ommand|[Jj]ob|[Ss]ubprocess|pid)\b[^\n]{0,120}"
     r"(?:exited with (?:exit |return )?(?:code|status)|terminated with exit code))(?: =|:)? ?(?:[1-9]\d{0,2}|-6)\s*$|"
@@ -52,6 +58,8 @@ def _read_child(reading: Reading) -> Mapping[str, str] | None:
             or re.search(r"ray\.exceptions\.RayTaskError\(\w+\)", reading.words)
         )
         return {"says": ended[0]} if ended else None
+    if POINTS_UP.search(raised.message):
+        return {}
     alone = raised.type.startswith(("RayTaskError", "ActorDiedError")) or "RayTaskError(" in raised.message
     return {} if (raised.wraps or alone) and CHILD.search(f"{raised.type}: {raised.message}") else None
 

@@ -113,6 +113,7 @@ FAILURES = (
             r"(?:FileNotFoundError|No such file|does not exist|not found)[^\n]*"
             r"(?:trainer_state\.json|optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_\d+)?\.pth|"
             r"zero_pp_rank_\w+\.pt)",
+            r"assert len\(self\.ckpt_list\) > 0[^\n]*",
         ),
         (Remedy("whole_checkpoint"), Remedy("weights_only_start")),
         code="R33",

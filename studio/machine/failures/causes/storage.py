@@ -138,6 +138,16 @@ FAILURES = (
         doubt=Doubt("permission", "who_holds_5"),
     ),
     Failure(
+        # Windows lets a file that is open be opened a second time only where both sides allow it.
+        "temporary_open",
+        said(
+            r"\[Errno 13\] Permission denied: ['\"][A-Za-z]:[\\/]+[^'\"\n]*[\\/]Temp[\\/]+tmp\w{6,10}\b[^\n]*"
+        ),
+        (Remedy("closed_first"), Remedy("newer_program")),
+        code="D261",
+        doubt=Doubt("permission", "who_holds"),
+    ),
+    Failure(
         "permission",
         said(
             r"\bPermissionError\b",
@@ -212,6 +222,7 @@ FAILURES = (
             r"EOFError: Ran out of input",
             r"unexpected EOF, expected \d+ more bytes",
             r"PytorchStreamReader failed reading zip archive",
+            r"size to read: \d+ given file_length: \d+ are out of bounds",
             r"storage has wrong size: expected -?\d+ got \d+",
             r"UnpicklingError: (?:invalid load key, '[^v]|pickle data was truncated)",
         ),

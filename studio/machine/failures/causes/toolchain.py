@@ -215,6 +215,26 @@ FAILURES = (
         code="T15",
     ),
     Failure(
+        "inductor_compile",
+        said(r"\bCppCompileError\b[^\n]*"),
+        (Remedy("newer_compiler"), Remedy("no_compiling"), Remedy("upgrade_all")),
+        code="T40",
+        strength=0.6,
+    ),
+    Failure(
+        # The compiler took the source; what it calls lies in no library that it was given.
+        "link_symbol",
+        said(
+            r"error LNK20(?:01|19): unresolved external symbol (?P<name>\S+)",
+            r"undefined reference to [`'\u2018](?P<name>[^`'\u2019\n]{1,120})",
+            r"ld(?:\.lld)?: (?:error: )?undefined symbol: (?P<name>\S+)",
+        ),
+        (Remedy("one_compiler"), Remedy("ready_made_build"), Remedy("upgrade_all")),
+        code="T41",
+        strength=0.9,
+        unless=said(r"LNK2001.*__imp_Py", r"tcc: error"),
+    ),
+    Failure(
         "compiler_override",
         said(
             # A compiler of Perl, of MinGW or of another environment; the system's own one is not at fault.
@@ -249,7 +269,12 @@ FAILURES = (
         probe=_ancient_bitsandbytes,
         subject="triton",
     ),
-    Failure("setuptools_old", said(r"ImpImporter"), (Remedy("new_setuptools"), REBUILD), code="T11"),
+    Failure(
+        "setuptools_old",
+        said(r"has no attribute 'ImpImporter"),
+        (Remedy("new_setuptools"), REBUILD),
+        code="T11",
+    ),
     Failure(
         "earlier_gpu_error",
         said(r"0x80000003", r"\b2147483651\b"),

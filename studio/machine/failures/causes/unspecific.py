@@ -314,6 +314,16 @@ FAILURES = (
         unless=said(r"in (?:_execute_child|list2cmdline)\b"),
     ),
     Failure(
+        "lock_not_made",
+        said(
+            r"(?:[Cc]ould not|[Cc]annot|[Cc]an ?not|[Ff]ailed to|[Uu]nable to|[Cc]an't) "
+            r"(?:create|acquire|obtain|take|get|open) (?:a |an |the )?(?:[\w-]+ ){0,3}lock\b[^\n]*",
+        ),
+        (Remedy("free_lock"), Remedy("permission")),
+        code="D262",
+        strength=0.9,
+    ),
+    Failure(
         "lock_waited",
         said(
             r"(?:filelock\w*\.py|[\\/]filelock[\\/]\w+\.py)[^\n]{0,60}in acquire[\s\S]{0,200}?\bKeyboardInterrupt\b"

@@ -22,6 +22,16 @@ FAILURES = (
         code="V92",
     ),
     Failure(
+        # Since datasets 4 a column is read when it is asked for, by plain numbers alone.
+        "column_object",
+        said(
+            r"Wrong key type: '[^'\n]*' of type '<class '(?P<kind>[\w.]+)'>'",
+            r"'Column' object (?:has no attribute '(?P<name>\w+)'|does not support \w+|is not \w+)",
+        ),
+        (Remedy("list_of_column"), Remedy("plain_number")),
+        code="V94",
+    ),
+    Failure(
         # How models lose a layer: torch.nn.Identity takes its place, and hands on what it is given.
         "layer_replaced",
         said(r"'Identity' object has no attribute '(?P<name>\w+)'"),
