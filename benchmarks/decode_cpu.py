@@ -92,9 +92,9 @@ def open_llama_cpp(file: Path, batch: int, threads: int) -> Callable[[list[tuple
         def ask(prompt: tuple[int, ...]) -> int:
             asked = {"prompt": list(prompt), "n_predict": tokens, "temperature": 0.0, "ignore_eos": True}
             said = server.handle_completions(asked | {"cache_prompt": False})
-            if "tokens_predicted" not in said:
+            if "timings" not in said:
                 raise RuntimeError(f"llama.cpp did not answer: {said}")
-            return int(said["tokens_predicted"])
+            return int(said["timings"]["predicted_n"])
 
         with ThreadPoolExecutor(len(prompts)) as pool:
             return list(pool.map(ask, prompts))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.data.columns import LOOKED_AT, WORDY, Column
-from studio.data.formats.aliases import MATERIAL, SOURCES
+from studio.data.columns import LOOKED_AT, WORDY, Column, repeats
+from studio.data.formats.aliases import ANSWERS, MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
-from studio.data.formats.context import tells_answer
+from studio.data.formats.context import say_material, tells_answer
 from studio.data.formats.message_parsing import holds_turns
 from studio.data.formats.written_lists import open_written
 from studio.data.likelihood import BESIDE, NOTED
-from studio.data.ranking import JUDGED
+from studio.data.ranking import JUDGED, MOSTLY
 from studio.data.related_names import hints
 
 ORDERS = frozenset(
@@ -103,3 +103,23 @@ def cites(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
     cells = [str(row[one.name]).strip() for row in rows[:LOOKED_AT] if row.get(one.name)]
     cited = [cell for cell in cells if any(map(str.isdigit, cell)) and not cell.endswith(FULL_STOPS)]
     return len(cited) >= DIGITS * len(cells) > 0
+
+
+def takes(one: Column, asked: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column's objects hold, for the most part, what the text `asked` says: its facts, taken out."""
+    seen = told = 0
+    for row in rows[:LOOKED_AT]:
+        cell, words = row.get(one.name), say_material(row.get(asked.name)).lower()
+        facts = [str(fact).strip().lower() for fact in cell.values()] if isinstance(cell, Mapping) else []
+        facts = [fact for fact in facts if fact]
+        seen += len(facts)
+        told += sum(fact in words for fact in facts)
+    return 2 * told > seen > 0
+
+
+def is_another(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column is an answer of another kind by its name, in sentences of its own: `pruned_answer`."""
+    words, mine = part_name(one.name), part_name(answer.name)
+    kinds = len(words) == len(mine) == 2 and words[1] == mine[1] in ANSWERS and words[0] != mine[0]
+    texts = one.plain and one.is_prose and answer.is_prose and one.filled >= MOSTLY
+    return kinds and texts and not {*words} & NOTED and not repeats(one.name, [answer.name], rows)

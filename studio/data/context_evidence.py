@@ -14,6 +14,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
 )
 from studio.data.formats.cells import Values, shorten, show_names
+from studio.data.formats.checkers import CHECKS
 from studio.data.formats.column_names import BLOCKING, part_name
 from studio.data.formats.context import TECHNICAL, say_material
 from studio.data.formats.format import Mapped
@@ -28,6 +29,8 @@ from studio.data.likelihood import (
 from studio.data.ranking import (
     DATED,
     JUDGED,
+    MACHINES,
+    MADE,
     find_right,
 )
 from studio.data.related_names import (
@@ -68,6 +71,18 @@ def _is_checked(one: Column) -> bool:
     )
 
 
+def _judges(one: Column) -> bool:
+    """Return whether a column says how an answer is judged: lists of tests, or `evaluation_criteria` in words."""
+    words = {*part_name(one.name)}
+    return bool(words & CHECKS) and (not one.plain or (len(words) > 1 and words <= CHECKS))
+
+
+def _is_drawn(one: Column) -> bool:
+    """Return whether a column is called what a program said to a talk that is answered: `model_output`."""
+    words = {*part_name(one.name)}
+    return bool(words & MACHINES and words & MADE)
+
+
 def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped) -> bool:
     """Return whether sentences would be left out that are not called notes, and stand nowhere else."""
     used = [name for name in mapping.values() if name]
@@ -80,10 +95,11 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     right = find_right([*measured.values()])
     if right is not None and right.name == mapping.get("completion"):
         known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
+    known = [one for one in known if not (answers and _judges(one))]
     read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
-        known = [one for one in known if not _is_checked(one)]
+        known = [one for one in known if not (_is_checked(one) or _is_drawn(one))]
     return any(
         one.is_prose
         and one.plain
@@ -127,11 +143,14 @@ def weigh_material(
     if not first:
         left = [one for one in rest if annotates(one.name, talk, rows) or joins(one.name, used, rows)]
         if talk and are_answered(talk, rows):
-            left += [one for one in rest if _is_checked(one)]
+            left += [one for one in rest if _is_checked(one) or _is_drawn(one)]
         if learned in known and known[learned].is_prose:
             left += [
                 one for one in rest if lists_key_words(one, rows)
             ]  # found in the answer, or the question
+        if learned:
+            # What an answer is held against is no part of its question.
+            left += [one for one in rest if _judges(one)]
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None

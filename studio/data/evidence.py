@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.core.i18n import Text, text
-from studio.data.annexes import ORDERS, lists_key_words
+from studio.data.annexes import ORDERS, lists_key_words, takes
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
 from studio.data.dataset_kinds import find_entry, find_remark
@@ -202,6 +202,9 @@ def _weigh_pair(
         answer
     ):
         return None  # what an answer is to name, or to do, perhaps
+    asking = hints(question, (*QUESTIONS, *INSTRUCTION, *INPUT, "prompt"))
+    if len(known) == 2 and asking and answer.structured and takes(answer, question, rows):
+        return _tell(asked, learned)
     texts = [one for name, one in known.items() if name not in (asked, learned) and one.distinct > 1]
     if are_sides(asked, learned):
         return None  # compared, perhaps

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from studio.core.i18n import text
-from studio.data.annexes import cites
+from studio.data.annexes import cites, is_another
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
 from studio.data.context_evidence import is_noted
@@ -46,6 +46,8 @@ KNOWN = (
     "reference_answer",
     "expected_answer",
     "标准答案",
+    "key",
+    "answer_key",
 )
 """Names of what an answer is known to be; beside them stands what somebody, or a program, answered."""
 TALKED = ("messages", "sharegpt")
@@ -218,6 +220,7 @@ def find_told(answer: Column, rest: Sequence[Column], rows: Sequence[Values]) ->
         # What a program answered is held against what is known to be right.
         known = [one for one in known if one.plain and one.filled >= MOSTLY and not answer.is_labels]
         known += [one for one in told if one not in known and _is_missed(one, answer, rows)]
+        known = known or [one for one in told if is_another(one, answer, rows)]
         return known or [
             one
             for one in told

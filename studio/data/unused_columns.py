@@ -10,6 +10,7 @@ from studio.data.annexes import (
     TASKS,
     holds_objects,
     is_annex,
+    is_another,
     is_behind,
     is_read,
     lists_key_words,
@@ -319,7 +320,11 @@ def _answers_too(one: Column, answer: str, rows: Sequence[Values]) -> bool:
     if {*part_name(one.name)} & {"feedback", "critique"}:
         return True
     learned = measure_columns([answer], rows).get(answer) if answer else None
-    true = hints(one, ("ground_truth", "gt", "gold_answer", "reference_answer", "expected_answer"))
+    if learned is not None and is_another(one, learned, rows):
+        return True
+    true = hints(
+        one, ("ground_truth", "gt", "gold_answer", "reference_answer", "expected_answer", "key", "answer_key")
+    )
     return true and learned is not None and learned.is_prose and not hints(learned, EXPECTED)
 
 

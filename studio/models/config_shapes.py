@@ -28,12 +28,13 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)\.weight$")
 VECTOR = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.([^.]+\.[^.]+)(?<!weight)(?<!bias)$")
 """Another parameter of a part of a layer, such as `model.layers.3.self_attn.sinks`."""
 LAYER_NUMBER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
-EXPERT = re.compile(r"(?:^|\.)experts\.")
-"""A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions."""
+EXPERT = re.compile(r"(?:^|\.)experts\.|(?:^|\.)block_sparse_moe\.(?:input|output)_linear\b")
+"""A weight of experts, one by one or together. transformers 5 holds them as parameters of three dimensions; the second
+form is that of Granite's files."""
 EXPERT_BIAS = re.compile(r"bias$")
 UNGATED = {"up_proj", "down_proj"}
 """Matrices of an expert without a gate."""
-ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.proj)?$")
+ROUTER = re.compile(r"(?:^|\.)(?:gate|router)(?:\.proj|\.layer)?$")
 """The matrix that scores a layer's experts: in transformers 5 a parameter of its own class, which stays as it is."""
 TOWER = re.compile(
     r"(?:^|\.)(?:vision|visual|audio|speech|image|img|vit|vpm|sam|qformer|siglip|resampler|perceiver)[^.]*\."

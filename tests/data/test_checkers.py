@@ -148,3 +148,57 @@ def test_places_without_a_word_are_asked_about(tmp_path):
     path = tmp_path / "places.txt"
     path.write_text("".join(f"[{n}, {n + 4}] ; [{n * 3}, 91]\n" for n in range(40)), encoding="utf-8")
     assert describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")["needs_answer"]
+
+
+def test_turns_that_nothing_answers_are_prompts(tell):
+    turns = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": task}] for task in TASKS
+    ]
+    report = tell(messages=turns, meta=[{"port": port} for port in PORTS])
+    assert (report["format"], asked(report), report["rows_used"]) == ("rl", {}, 12)
+    assert report["mapping"] == {"prompt": "messages"} and report["confidence"] == 0.9
+    # Where one talk is answered, the others lack their answers, and are told as such.
+    some = [
+        [*turn, {"role": "assistant", "content": SAID[n]}] if n < 8 else turn for n, turn in enumerate(turns)
+    ]
+    report = tell(messages=some)
+    assert report["format"] == "messages" and report["rows_used"] == 8
+
+
+def test_facts_that_were_taken_out_of_a_text_are_its_answer(tell):
+    facts = [{"port": port, "vehicle": "ferry", "boats": ""} for port in PORTS]
+    report = tell(prompt=TASKS, filters=facts)
+    assert asked(report) == {} and report["mapping"] == {"prompt": "prompt", "completion": "filters"}
+    other = [{"colour": "blue", "weight": str(n + 800)} for n in range(12)]
+    assert asked(tell(prompt=TASKS, filters=other))
+
+
+def test_what_a_model_said_to_an_answered_talk_is_left_out(tell):
+    talks = [
+        [{"role": "user", "content": task}, {"role": "assistant", "content": said}]
+        for task, said in zip(TASKS, SAID, strict=True)
+    ]
+    report = tell(
+        messages=talks, model_output=[f"Nobody knows when it goes to {port}, I think." for port in PORTS]
+    )
+    assert (report["format"], asked(report)) == ("messages", {}) and "model_output" in str(report["reason"])
+
+
+def test_how_an_answer_is_judged_is_no_part_of_its_question(tell):
+    marks = [f"Names the pier, the port of {port} and the hour." for port in PORTS]
+    report = tell(question=TASKS, expected_answer=SAID, evaluation_criteria=marks)
+    assert asked(report) == {} and "evaluation_criteria" not in report["mapping"].values()
+
+
+def test_a_key_beside_what_pupils_answered_is_offered(tell):
+    tries = [[f"I think that it goes to {port} at night.", "Nobody knows."] for port in PORTS]
+    report = tell(Question=TASKS, Key=SAID, Response=tries, Average=[n % 5 for n in range(12)])
+    assert "Key" in asked(report)["mapping.completion"]
+
+
+def test_two_kinds_of_answers_are_asked_about(tell):
+    brief = [
+        f"It goes at {n + 6}, from the pier that the people of {port} know." for n, port in enumerate(PORTS)
+    ]
+    report = tell(query=TASKS, raw_answer=SAID, pruned_answer=brief)
+    assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}

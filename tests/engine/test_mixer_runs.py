@@ -18,7 +18,7 @@ FAMILIES = {
     "gemma4": models.FAMILIES, "gemma4_e2b": models.FAMILIES, "gemma3n": models.FAMILIES,
     "gemma4_moe": routed_models.FAMILIES,
     "deepseek_v3": routed_models.FAMILIES,
-    "nemotron_h": models.FOREIGN, "nemotron_3": routed_models.FOREIGN,
+    "granite_4_h": routed_models.FOREIGN, "nemotron_h": models.FOREIGN, "nemotron_3": routed_models.FOREIGN,
     "qwen3_next": routed_models.FOREIGN, "gpt_oss": routed_models.FAMILIES,
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from tests.models.decoder import models, routed_models
 MIXERS = {
     "qwen3_5": ("linear_attn", "self_attn"), "lfm2": ("conv", "self_attn"),
     "granite_hybrid": ("mamba", "self_attn"), "qwen3_next": ("linear_attn", "self_attn"),
-    "nemotron_h": ("mixer",), "nemotron_3": ("mixer",),
+    "nemotron_h": ("mixer",), "nemotron_3": ("mixer",), "granite_4_h": ("mamba", "self_attn"),
     "qwen3_5_moe": ("linear_attn", "self_attn"), "gemma4": (), "gemma4_e2b": (), "gemma3n": (),
     "gemma4_moe": (),
     "latent": (), "latent_v2": (), "deepseek_v3": (), "llama": (), "qwen3_moe": (), "gpt_oss": (),

@@ -23,9 +23,9 @@ from tests.models.decoder.models import SHAPE
 from tests.models.decoder.routed_models import FAMILIES
 
 
-@pytest.fixture(scope="module", params=sorted({*FAMILIES} - {"granitemoe"}))
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
 def routed(request, tmp_path_factory):
-    """The facts of a tiny model of each family, and the model; Granite's files name experts in a way of their own."""
+    """The facts of a tiny model of each family, and the model."""
     folder = tmp_path_factory.mktemp(request.param)
     config_class, extra = FAMILIES[request.param]
     torch.manual_seed(0)

@@ -47,10 +47,11 @@ def is_checker(name: str, rows: Sequence[Values]) -> bool:
         return False
     if _takes_arguments(name, rows):
         return True
-    if any(_is_speech(cell) for part in parts for cell in part.values()):
-        return False
     keys = {word for part in parts for key in part if isinstance(key, str) for word in part_name(key)}
-    return named and bool(keys & (HOW | AGAINST))
+    if named and keys & HOW and keys & AGAINST:
+        return True
+    speech = any(_is_speech(cell) for part in parts for cell in part.values())
+    return named and bool(keys & (HOW | AGAINST)) and not speech
 
 
 def find_checkers(columns: Sequence[str], rows: Sequence[Values]) -> list[str]:

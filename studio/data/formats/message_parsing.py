@@ -104,12 +104,12 @@ def holds_turns_by(role_key: str) -> Any:
 
 
 def doubt_open(columns: Sequence[str], mapping: Mapping[str, str], sample: Sequence[Values]) -> float:
-    """Return 0.5 where hardly a talk holds an answer, and another column does; 0.3 where all end with a question.
+    """Return 0.5 where talks hold no answer, or hardly one and another column does; 0.3 where all end with a question.
 
     What would be learned of such talks are the answers before the one that is asked for.
     """
     if any(ends_open(column, sample) for column in mapping.values()):
-        return 0.3
+        return 0.5 if any(are_unanswered(column, sample) for column in mapping.values()) else 0.3
     if not any(simplify(name) in (*ANSWERS, *EXPECTED) for name in columns if name not in mapping.values()):
         return 0.0
     found = [find_turns(row.get(column)) for row in sample[:50] for column in mapping.values()]
@@ -119,12 +119,21 @@ def doubt_open(columns: Sequence[str], mapping: Mapping[str, str], sample: Seque
 
 
 def ends_open(column: str, sample: Sequence[Values]) -> bool:
-    """Return whether a column holds talks that all end with a question, most of them behind answers to others."""
+    """Return whether a column holds talks that all end with a question, most behind answers to others, or none."""
     found = [find_turns(row.get(column)) for row in sample[:50]]
     talks = [turns for turns in found if turns and all(map(is_turn, turns))]
     if len(talks) < FEWEST_OPEN or not all(_name_role(turns[-1]) == "user" for turns in talks):
         return False
-    return 2 * sum(any(map(_is_answer, turns)) for turns in talks) > len(talks)
+    answered = sum(any(map(_is_answer, turns)) for turns in talks)
+    # Where none is answered, a word to the model in front says that it is to answer.
+    told = not answered and all(_name_role(turns[0]) == "system" for turns in talks)
+    return told or 2 * answered > len(talks)
+
+
+def are_unanswered(column: str, sample: Sequence[Values]) -> bool:
+    """Return whether no talk of a column holds an answer."""
+    found = [find_turns(row.get(column)) or () for row in sample[:50]]
+    return not any(is_turn(turn) and _is_answer(turn) for turns in found for turn in turns)
 
 
 def adopt_turns(role: str, role_key: str) -> Any:

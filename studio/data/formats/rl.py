@@ -12,7 +12,7 @@ from studio.data.formats.column_names import simplify
 from studio.data.formats.column_relations import hold_words
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Mapped
-from studio.data.formats.message_parsing import ends_open, put_system_first
+from studio.data.formats.message_parsing import are_unanswered, ends_open, put_system_first
 from studio.data.formats.prompt_answer import asks_last, has_turns, holds_side, read_question
 from studio.data.formats.tool_calls import holds_tools, read_tools
 
@@ -47,7 +47,8 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     listed = simplify(mapping["prompt"]) in LISTS
     if "answer" not in mapping:
         if listed and ends_open(mapping["prompt"], rows):
-            return 0.1
+            alone = are_unanswered(mapping["prompt"], rows) and _asks_alone(columns, mapping["prompt"], rows)
+            return 0.0 if alone else 0.1
         return 0.6 if listed else 0.1 if _asks_alone(columns, mapping["prompt"], rows) else 0.2
     asked = [row for row in rows if not is_empty(row.get(mapping["prompt"]))]
     if asked and all(has_turns(row[mapping["prompt"]]) for row in asked):

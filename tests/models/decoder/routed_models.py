@@ -65,6 +65,14 @@ FOREIGN = {
     "qwen3_5_moe": (
         transformers.Qwen3_5MoeTextConfig, EXPERTS | DELTA | TOKENS | {"shared_expert_intermediate_size": 64},
     ),
+    "granite_4_h": (
+        transformers.GraniteMoeHybridConfig,
+        GRANITE | {
+            "num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 96,
+            "layer_types": ["mamba", "attention", "mamba"], "mamba_d_state": 16, "mamba_n_heads": 8,
+            "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16,
+        },
+    ),
     "nemotron_3": (  # layers of one block each, experts without a gate
         transformers.NemotronHConfig,
         TOKENS | GROUPED | {
