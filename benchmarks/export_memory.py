@@ -162,13 +162,14 @@ def measure(options: argparse.Namespace) -> dict:
     exporter = get_exporter(options.form)
     with tempfile.TemporaryDirectory(dir=options.folder) as target:
         KeptParts(Path(target)).begin("measured")
-        phases = Phases()
+        watch = ExportMemory()
+        phases = Phases(watch)
         job = ExportJob(run.path, record, facts, plan, Path(target), tell=phases.begin)
         if options.whole:
             merged.can_stream = lambda job: False
             folder_answers.draw_dense = packed_folder.draw_dense = lambda folder: None
         told_bytes = exporter.memory_bytes(job)
-        begun_s, used_s, watch = time.perf_counter(), measure_processor_s(), ExportMemory()
+        begun_s, used_s = time.perf_counter(), measure_processor_s()
         with watch:
             exporter.write(job)
         took_s, processor_s = time.perf_counter() - begun_s, measure_processor_s() - used_s
@@ -189,6 +190,7 @@ def measure(options: argparse.Namespace) -> dict:
         "seconds": round(took_s, 1),
         "processor_s": round(processor_s, 1),
         "phases_processor_s": {name: round(one_s, 1) for name, one_s in phases.seconds.items()},
+        "phases_added_bytes": phases.added_bytes,
         "kept": watch.added_bytes <= min(layer_bytes + 2 * 2**30, told_bytes),
     }
 
@@ -203,7 +205,7 @@ class ExportMemory(HostMemory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.other_bytes = 0
+        self.other_bytes = self._phase_bytes = 0
         self._looked_s = self._others_bytes = 0.0
 
     def _measure(self) -> int:
@@ -215,14 +217,23 @@ class ExportMemory(HostMemory):
                     info = child.memory_info()
                     self._others_bytes += info.rss - getattr(info, "shared", 0)
             self.other_bytes = max(self.other_bytes, self._others_bytes)
-        return super()._measure() + self._others_bytes
+        found = super()._measure() + self._others_bytes
+        self._phase_bytes = max(self._phase_bytes, found)
+        return found
+
+    def take_phase_bytes(self) -> int:
+        """Return the most that was seen beyond the beginning since this was asked for last."""
+        most, self._phase_bytes = self._phase_bytes, 0
+        return most - self._before_bytes
 
 
 class Phases:
-    """How long each phase that an exporter tells keeps the processors."""
+    """How long each phase that an exporter tells keeps the processors, and how much memory it takes at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: ExportMemory) -> None:
         self.seconds: Counter[str] = Counter()
+        self.added_bytes: dict[str, int] = {}
+        self._watch = watch
         self._now, self._begun_s = "", 0.0
 
     def begin(self, phase: Text | None) -> None:
@@ -230,6 +241,9 @@ class Phases:
         now_s = measure_processor_s()
         if self._now:
             self.seconds[self._now] += now_s - self._begun_s
+            self.added_bytes[self._now] = max(
+                self.added_bytes.get(self._now, 0), self._watch.take_phase_bytes()
+            )
         self._now, self._begun_s = phase.id.rpartition(".")[2] if phase else "", now_s
 
 

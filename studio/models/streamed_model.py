@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
 from torch import nn
@@ -22,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from studio.core.errors import StudioError
 from studio.core.i18n import literal, text
 from studio.models.catalog import list_weights, read_header
+from studio.models.converted_weights import ConvertedWeights
 from studio.models.load import choose_attention, find_class, leave_one_core, set_evaluation, set_origin
 from studio.models.rope_scaling import scale_config
 from studio.models.row_turns import HELD, RowTurns
@@ -37,20 +39,22 @@ ZERO_BYTES = 4
 def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any | None:
     """Return the model of `folder` in evaluation mode with placeholders for its weights; see stream().
 
-    rope: how positions are stretched (rope_scaling.py). None for a model whose weights are not the folder's tensors by
-    name, one for one: it has to be loaded as a whole. Raises StudioError for files that cannot be read.
+    rope: how positions are stretched (rope_scaling.py). None for a model whose weights are not made of the folder's
+    tensors alone (converted_weights.py): it has to be loaded as a whole. Raises StudioError for files that cannot be
+    read.
     """
     leave_one_core()
     transformers_logging.disable_progress_bar()
-    shapes = {name: one.shape for path in list_weights(folder) for name, one in read_header(path).items()}
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         if rope:
             scale_config(config, rope)
         cls = find_class(config)
-        if cls is None or not shapes:
+        if cls is None:
             return None
         config._attn_implementation = attention = choose_attention(config, cls, attention)
+        with torch.device("meta"):
+            shapes = {name: one.shape for name, one in cls(config).named_parameters()}
         model, report = cls.from_pretrained(
             None,
             config=config,
@@ -67,13 +71,23 @@ def draw_streamed(folder: Path, attention: str = "sdpa", rope: str = "") -> Any 
     held = dict(model.named_parameters())
     stored = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
     placed = all(one.untyped_storage().nbytes() == ZERO_BYTES for one in held.values())
-    return (
-        model if placed and held.keys() <= shapes.keys() and not (stored or report["missing_keys"]) else None
-    )
+    try:
+        ConvertedWeights(model, folder)
+    except (KeyError, ValueError, RuntimeError, NotImplementedError):
+        return None  # transformers makes its weights of something else, or in a way that shapes alone do not tell
+    return model if placed and not (stored or report["missing_keys"]) else None
 
 
-def read_folder(folder: Path) -> Read:
-    """Return what gives the weights of `folder` by name, mapped: a file is open as long as one of its weights lives."""
+def read_folder(model: nn.Module, folder: Path) -> Read:
+    """Return what gives the weights of a drawn `model` by name from the files of `folder`, mapped.
+
+    A file is open as long as one of its weights lives.
+    """
+    return ConvertedWeights(model, folder).read
+
+
+def read_tensors(folder: Path) -> Read:
+    """Return what gives the tensors of `folder` by their own names, likewise."""
     places = {name: path for path in list_weights(folder) for name in read_header(path)}
 
     def give(name: str) -> torch.Tensor:
@@ -203,10 +217,12 @@ def read_merged(model: nn.Module, read: Read) -> Read:
     def give(name: str) -> torch.Tensor:
         place, _, leaf = name.rpartition(".")
         layer = layers.get(place)
-        if layer is None:
+        while isinstance(layer, ParamWrapper) and layer.parameter_name != leaf:
+            layer = layer.base_layer  # each adapts one parameter of the experts inside
+        if not isinstance(layer, BaseTunerLayer):
             return read(name)
-        base = layer.get_base_layer()
-        own = dict(base.named_parameters(recurse=False))
+        own = dict(layer.get_base_layer().named_parameters(recurse=False))
+        own = {leaf: own[leaf]} if isinstance(layer, ParamWrapper) else own
         empty = {each: one.data for each, one in own.items()}
         try:
             for each, one in own.items():
@@ -221,8 +237,11 @@ def read_merged(model: nn.Module, read: Read) -> Read:
     return give
 
 
-def read_nf4(model: nn.Module, read: Read) -> Read:
-    """Return what gives the weights of a drawn `model` as NF4 stores and opens them (load.quantization_config)."""
+def read_nf4(model: nn.Module, read: Read, base: Path | None = None) -> Read:
+    """Return what gives the weights of a drawn `model` as NF4 stores and opens them (load.quantization_config).
+
+    base: the file of a run's `mixed` base (mixed_base.py), whose nibbles and 16-bit matrices go before.
+    """
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     kept = get_keys_to_not_convert(model)
@@ -232,12 +251,22 @@ def read_nf4(model: nn.Module, read: Read) -> Read:
         if isinstance(one, nn.Linear) and should_convert_module(name, kept)
     }
 
+    chosen = read_header(base) if base is not None else {}
+
     def give(name: str) -> torch.Tensor:
+        if name in packed and name in chosen:  # in 16 bits
+            return _read_tensor(base, name).float()
         weight = read(name).float()
         if name not in packed:
             return weight
-        return dequantize_4bit(
-            *quantize_4bit(weight.contiguous(), compress_statistics=True, quant_type="nf4")
-        )
+        nibbles, state = quantize_4bit(weight.contiguous(), compress_statistics=True, quant_type="nf4")
+        if (fitted := name.removesuffix(".weight") + ".packed") in chosen:
+            nibbles.view(torch.uint8).view(-1).copy_(_read_tensor(base, fitted))
+        return dequantize_4bit(nibbles, state)
 
     return give
+
+
+def _read_tensor(path: Path, name: str) -> torch.Tensor:
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)

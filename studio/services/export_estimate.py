@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.engine.exporters import EXPORTERS, get_exporter
@@ -52,18 +50,6 @@ def get_known_exporter(target: str) -> Exporter:
     if exporter is None:
         raise _refuse_target(target)
     return exporter
-
-
-def require_memory(needed_bytes: int, name: str) -> None:
-    """Raise StudioError when writing and checking need more than the free memory."""
-    free_bytes = psutil.virtual_memory().available
-    if needed_bytes > free_bytes:
-        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
-        raise StudioError(
-            text("export.memory", name=name),
-            text("export.memory.why", needed=needed, free=free),
-            text("export.memory.fix"),
-        )
 
 
 def _refuse_target(target: str) -> StudioError:

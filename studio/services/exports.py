@@ -20,7 +20,7 @@ from studio.core.errors import StudioError
 from studio.core.i18n import Text, text
 from studio.core.json_file import read_json
 from studio.engine.checkpoint import require_space
-from studio.engine.exporters.exporter import NO_LIMITS, ExportStopped, FileLimits
+from studio.engine.exporters.exporter import NO_LIMITS, ExportStopped, FileLimits, require_memory
 from studio.engine.exporters.gguf_file import measure_curve
 from studio.engine.run_folder import RUN_NAME
 from studio.engine.run_states import RESULT
@@ -34,7 +34,6 @@ from studio.services.export_estimate import (
     describe,
     find_existing,
     get_known_exporter,
-    require_memory,
 )
 from studio.services.export_folder import (
     NOTE,

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    Qwen3VLForConditionalGeneration,
+)
 
+from studio.core.errors import StudioError
 from studio.core.facts import Choice
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
@@ -20,11 +31,15 @@ from studio.core.run_record import RunRecord
 from studio.engine.exporters import merged
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.streamed_merge import can_stream
+from studio.engine.run_folder import RunFolder
 from studio.models.catalog import inspect_model
+from studio.models.load import load_model
+from studio.models.mixed_base import BaseWish, settle_base
 from studio.models.streamed_model import draw_streamed, read_folder, stream
 from studio.models.weight_files import write_weights
 from studio.planning.run_plan import plan
-from tests.conftest import make_tokenizer
+from tests.conftest import SHAPE, make_tokenizer
+from tests.engine.test_vision_language import VISION
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = {
@@ -63,9 +78,11 @@ print(json.dumps({"added": most[0] - before, "told": exporter.memory_bytes(job)}
 """
 
 
-def make_adapter(base: Path, folder: Path, **settings) -> None:
-    """Save an adapter on all linears of `base` that has learned something."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+def make_adapter(base: Path, folder: Path, model=None, rows: int = 0, **settings) -> None:
+    """Save an adapter on all linears of `base`, with `rows` tokens, that has learned something."""
+    model = model or AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if rows:
+        model.resize_token_embeddings(rows, mean_resizing=False)
     linears = [name for name, one in model.named_modules() if isinstance(one, torch.nn.Linear)]
     targets = {name.rpartition(".")[2] for name in linears} - {"lm_head"}
     adapted = get_peft_model(
@@ -74,11 +91,11 @@ def make_adapter(base: Path, folder: Path, **settings) -> None:
     torch.manual_seed(1)
     with torch.no_grad():
         for name, one in adapted.named_parameters():
-            if "lora_B" in name:
-                one.normal_(0, 0.02)
+            if "lora_B" in name or "trainable_tokens_delta" in name or ".modules_to_save." in name:
+                one.normal_(0, 0.02 if "lora_B" in name else 0.2)
             if "magnitude" in name:
                 one.mul_(1.0 + 0.1 * torch.rand_like(one))
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(folder, save_embedding_layers=False)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
@@ -180,13 +197,101 @@ def test_a_result_of_all_weights(tiny_models, machine, tmp_path, monkeypatch):
     compare(*export_both(make_job(base, tmp_path, machine, artifact="model"), monkeypatch))
 
 
-def test_what_is_no_tensor_of_the_files_is_loaded_as_a_whole(tiny_models, machine, tmp_path):
+def test_what_cannot_be_read_weight_by_weight_is_loaded_as_a_whole(
+    tiny_models, machine, tmp_path, monkeypatch
+):
     experts = tiny_models("qwen3_moe")
     make_adapter(experts, tmp_path / "adapter")
-    job = make_job(experts, tmp_path, machine)
+    job = make_job(experts, tmp_path, machine, "nf4")
     assert not can_stream(job) and merged.memory_bytes(job) == merged.whole_bytes(job)
-    make_adapter(tiny_models("llama"), tmp_path / "adapter", modules_to_save=["lm_head"])
-    assert not can_stream(make_job(tiny_models("llama"), tmp_path, machine))
+    gemma4 = tiny_models("gemma4")  # has a number in each layer that is no weight
+    assert draw_streamed(gemma4) is None
+    make_adapter(gemma4, tmp_path / "adapter")
+    job = make_job(gemma4, tmp_path, machine)
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
+        with pytest.raises(StudioError) as refused:  # the window asked for the memory of a part
+            merged.MERGED.write(job)
+    assert refused.value.what.id == "export.memory"
+
+
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+BESIDE = {
+    "a head": ("llama", {"modules_to_save": ["lm_head"]}),
+    "embedding and norms": ("llama", {"modules_to_save": ["embed_tokens", "norm", "input_layernorm"]}),
+    "rows": ("llama", {"trainable_token_indices": {"embed_tokens": [3, 5], "lm_head": [3, 5]}}),
+    "experts": ("qwen3_moe", {"target_parameters": EXPERTS, "rank_pattern": {one: 2 for one in EXPERTS}}),
+}
+
+
+@pytest.mark.parametrize("way", BESIDE)
+def test_what_is_trained_beside_linears_is_merged_so(way, tiny_models, machine, tmp_path, monkeypatch):
+    family, settings = BESIDE[way]
+    base = tiny_models(family)
+    make_adapter(base, tmp_path / "adapter", **settings)
+    whole, parts = export_both(make_job(base, tmp_path, machine), monkeypatch)
+    compare(whole, parts)
+    plain, stored = read_weights(base), read_weights(parts)
+    changed = {name for name, one in plain.items() if (one.float() - stored[name].float()).abs().max() > 0.05}
+    named = {
+        "a head": "lm_head",
+        "embedding and norms": "norm",
+        "rows": "lm_head",
+        "experts": "experts.0.down",
+    }
+    assert any(named[way] in name for name in changed), changed
+
+
+@pytest.mark.parametrize("rows", [392, 400])
+def test_new_tokens_make_the_tables_longer(rows, tiny_models, machine, tmp_path, monkeypatch):
+    base = tiny_models("llama")
+    ids = {"trainable_token_indices": {"embed_tokens": [384, rows - 1], "lm_head": [384, rows - 1]}}
+    make_adapter(base, tmp_path / "adapter", rows=rows, **ids)
+    whole, parts = export_both(make_job(base, tmp_path, machine), monkeypatch)
+    compare(whole, parts)
+    assert {len(one) for name, one in read_weights(parts).items() if "lm_head" in name} == {rows}
+
+
+def test_a_base_that_was_fitted_to_the_rows(tiny_models, machine, tmp_path, monkeypatch):
+    base = tiny_models("llama")
+    make_adapter(base, tmp_path / "adapter")
+    job = make_job(base, tmp_path, machine, "mixed")
+    model = load_model(job.facts, device="cpu", dtype="fp32", quantization="mixed").model
+    rows = [list(range(3 + i, 60 + i)) for i in range(9)]
+    file = RunFolder(tmp_path).mixed_base
+    wish = BaseWish(path=file, rows=rows, more_bits=0.4, may_make=True)
+    made = settle_base(model, job.facts.folder, torch.float32, wish)
+    assert made.kept, "some in 16 bits"
+    packed = {
+        f"{name}.packed": one.weight.data.view(torch.uint8).view(-1).flip(0)
+        for name, one in model.named_modules()
+        if name.endswith(("up_proj", "o_proj")) and name not in made.kept
+    }
+    with safe_open(file, framework="pt") as kept:  # other nibbles, as fitting would give a larger model
+        about = kept.metadata()
+    save_file(load_file(file) | packed, file, metadata=about)
+    compare(*export_both(job, monkeypatch))
+
+
+@pytest.mark.parametrize("trained", ["adapter", "model"])
+def test_a_model_that_reads_pictures(trained, machine, tmp_path, monkeypatch):
+    """Its files have other names than its weights, as those that were published before transformers 5."""
+    base = tmp_path / "seer"
+    text_config = SHAPE | {
+        "head_dim": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
+    }
+    config = CONFIG_MAPPING["qwen3_vl"](text_config=text_config, vision_config=VISION)
+    torch.manual_seed(0)
+    model = Qwen3VLForConditionalGeneration(config).to(torch.bfloat16)
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
+    model.save_pretrained(base)
+    make_tokenizer(base)
+    if trained == "adapter":
+        make_adapter(base, tmp_path / "adapter", model=model.float())
+    else:
+        shutil.copytree(base, tmp_path / "model")
+    compare(*export_both(make_job(base, tmp_path, machine, artifact=trained), monkeypatch))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
@@ -194,7 +299,7 @@ def test_a_streamed_model_computes_the_same_to_the_bit(family, tiny_models):
     folder = tiny_models(family)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model = draw_streamed(folder)
-    stream(model, read_folder(folder))
+    stream(model, read_folder(model, folder))
     ids = torch.arange(2, 40)[None]
     with torch.inference_mode():
         assert torch.equal(model(ids).logits, whole(ids).logits)

@@ -17,7 +17,7 @@ ROWS = [list(range(2, 2 + length)) for length in (40, 3, 17, 64, 1)]
 
 def draw(folder, read=None, go_on=lambda: None):
     model = draw_streamed(folder)
-    stream(model, read or read_folder(folder), go_on)
+    stream(model, read or read_folder(model, folder), go_on)
     return model
 
 
@@ -60,7 +60,7 @@ def test_the_first_that_fails_ends_the_others_at_their_next_turn():
 @pytest.mark.parametrize("family", ["llama", "gemma3", "glm4"])
 def test_together_they_give_what_each_gives_alone_and_read_all_weights_once(family, tiny_models):
     folder, reads = tiny_models(family), Counter()
-    give = read_folder(folder)
+    give = read_folder(draw_streamed(folder), folder)
 
     def read(name: str) -> torch.Tensor:
         reads[name] += 1

@@ -11,6 +11,7 @@ from studio.engine.checkpoint import require_space
 from studio.engine.exporters import adapter, gguf_file, merged
 from studio.engine.exporters.exporter import Exporter, ExportJob
 from studio.engine.exporters.folder_answers import FolderAnswers, open_plain
+from studio.engine.exporters.streamed_merge import can_answer_streamed
 from studio.models.gguf.adapter_file import CONFIG, find_unsaid, write_adapter
 from studio.models.gguf.llama_cpp import LlamaCppError, ask, is_there
 from studio.models.gguf.tensor_types import get_mix
@@ -114,10 +115,15 @@ def size_bytes(job: ExportJob) -> int:
     return weights.stat().st_size if weights.is_file() else adapter.size_bytes(job)
 
 
+def memory_bytes(job: ExportJob) -> int:
+    """Return what the base takes that llama.cpp's answers are held against."""
+    return merged.memory_bytes(job) if can_answer_streamed(job) else merged.whole_bytes(job)
+
+
 ADAPTER_GGUF = Exporter(
     name="adapter_gguf",
     size_bytes=size_bytes,
-    memory_bytes=merged.memory_bytes,
+    memory_bytes=memory_bytes,
     write=write,
     load_lines=load_lines,
     find_problem=find_problem,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from studio.core.errors import StudioError
 from studio.core.facts import BackendPlan, ModelFacts
 from studio.core.i18n import Text, text
@@ -97,6 +99,18 @@ class Exporter:
     """What opens it before it counts: `llama_cpp` where that is installed; "": nothing does."""
     merges: bool = False
     """Whether weights of the base become part of it: they must be those that were trained on."""
+
+
+def require_memory(needed_bytes: int, name: str) -> None:
+    """Raise StudioError when writing and checking need more than the free memory."""
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        needed, free = f"{needed_bytes / 2**30:.1f}", f"{free_bytes / 2**30:.1f}"
+        raise StudioError(
+            text("export.memory", name=name),
+            text("export.memory.why", needed=needed, free=free),
+            text("export.memory.fix"),
+        )
 
 
 def probe_ids(tokenizer: Any) -> list[int]:

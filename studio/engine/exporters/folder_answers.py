@@ -25,7 +25,7 @@ def open_plain(folder: Path, go_on: Callable[[], None]) -> Any:
     model = draw_dense(folder)
     if model is None:
         return load_whole(folder)
-    stream(model, read_folder(folder), go_on)
+    stream(model, read_folder(model, folder), go_on)
     return model
 
 

@@ -26,7 +26,7 @@ from studio.engine.exporters.folder_answers import PROMPTS, FolderAnswers, load_
 from studio.engine.exporters.gguf_card import write_card
 from studio.engine.exporters.kept_parts import KeptParts
 from studio.engine.exporters.modelfile import make_modelfile
-from studio.engine.exporters.streamed_merge import can_stream, count_rows_bytes, draw_dense
+from studio.engine.exporters.streamed_merge import can_answer_streamed, count_rows_bytes, draw_dense
 from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
 from studio.models.gguf.importance import ROWS, cut_texts
@@ -93,7 +93,7 @@ def memory_bytes(mix: TypeMix, job: ExportJob) -> int:
 
     Where the whole model is needed, the opened file's weights: in 16 bits as they are read, in fp32 as they compute.
     """
-    if mix is FIT or not can_stream(job):
+    if mix is FIT or not can_answer_streamed(job):
         return max(merged.whole_bytes(job), 6 * job.facts.parameters) + count_rows_bytes(job)
     return merged.memory_bytes(job) + count_rows_bytes(job)
 

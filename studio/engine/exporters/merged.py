@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from studio.core.i18n import text
 from studio.core.json_file import parse_json
-from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids
+from studio.engine.exporters.exporter import Exporter, ExportJob, probe_ids, require_memory
 from studio.engine.exporters.kept_parts import KeptParts
 from studio.engine.exporters.streamed_merge import BESIDE_BYTES, can_stream, count_bytes, write_streamed
 from studio.engine.run_folder import RunFolder
@@ -76,8 +76,9 @@ def write(job: ExportJob) -> None:
     attention = job.plan.attention.value
     opened = draw_streamed(job.target, attention) if can_stream(job) else None
     if opened is not None:
-        stream(opened, read_folder(job.target), job.go_on)
-        verify_artifact(opened, tokenizer, expected, "fp32", read_folder(job.target))
+        read = read_folder(opened, job.target)
+        stream(opened, read, job.go_on)
+        verify_artifact(opened, tokenizer, expected, "fp32", read)
         return
     settings = {"device": "cpu", "dtype": "fp32", "attention": attention}
     read = load_classifier(job.target) if holds_score(job.target) else load_model(stored, **settings).model
@@ -130,6 +131,7 @@ def _write_weights(job: ExportJob, tokenizer: Any, kept: str) -> Fingerprint:
     streamed = write_streamed(job, tokenizer, DTYPES[kept]) if can_stream(job) else None
     if streamed is not None:
         return streamed
+    require_memory(whole_bytes(job), job.facts.name)  # before, a part of it may have been asked for
     settings = {"device": "cpu", "dtype": "fp32", "attention": job.plan.attention.value}
     if job.record.adapter:
         trained_on = job.plan.quantization.value

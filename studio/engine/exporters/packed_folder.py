@@ -92,7 +92,7 @@ def write(form: PackedForm, job: ExportJob) -> None:
     The disk also takes the merged weights meanwhile, two bytes a parameter.
     """
     from studio.engine.artifact import write_card
-    from studio.models.streamed_model import read_folder, stream
+    from studio.models.streamed_model import read_tensors, stream
 
     require_space(job.target, 2 * job.facts.parameters + size_bytes(form, job))
     folder = merged.store_once(job, KeptParts(job.target))
@@ -117,7 +117,7 @@ def write(form: PackedForm, job: ExportJob) -> None:
     job.begin(text("export.phase.check"))
     packed = draw_dense(folder)
     if packed is not None:
-        stream(packed, open_packed(job.target, form, names, read_folder(job.target)), job.go_on)
+        stream(packed, open_packed(job.target, form, names, read_tensors(job.target)), job.go_on)
     kl = measure(form, job.target, names, model, rows, packed)
     if kl > MOST_KL[form.name]:
         raise StudioError(

@@ -1,7 +1,8 @@
 """The merged model written weight by weight: in memory is a layer, or the table of words, not the model in fp32.
 
-For models whose weights are their files' tensors one for one, with a plain LoRA adapter on linears, or with all weights
-trained. Everything else is loaded as a whole (merged.py), which takes 4.8 bytes a weight.
+For models whose weights are made of their files' tensors, with a LoRA adapter, what is trained in full beside it and
+new tokens among it, or with all weights trained. What gives scores, or was trained on in 8 bits or on experts in 4, is
+loaded as a whole (merged.py), which takes 4.8 bytes a weight.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from studio.core.i18n import text
 from studio.core.json_file import read_json
 from studio.engine.exporters.exporter import ExportJob, probe_ids
+from studio.engine.run_folder import RunFolder
 from studio.models.architectures import holds_score
 from studio.models.gguf.importance import ROWS, TOKENS
 from studio.models.row_turns import ROWS_BYTES, WAITING_STATES
@@ -28,18 +30,28 @@ PACKING_BYTES = 2**27
 """Of reading the run's rows and packing in parts, whatever the model's size: 153 MB in all were seen of the demo."""
 BESIDE_SHARE = 0.125
 """Of the largest part, for what is read and rounded beside it: 0.11 was seen of Llama-3.1-8B's head."""
+ROWS_SHARE, DORA_SHARE, EXPERTS_SHARE = 0.625, 0.5, 1.5
+"""The same of a table whose rows are trained or become more: it and its rounded numbers. Of a layer by DoRA: a matrix,
+its correction, their sum and its size. Of one of experts, whose stack is put together and widened: 470 MB were seen of
+layers of 211."""
 
 
 def can_stream(job: ExportJob) -> bool:
     """Return whether the result is merged weight by weight, as far as its config and its adapter's tell."""
     artifact = job.run_folder / job.record.artifact
-    if job.facts.quantization != "none" or holds_score(artifact):
+    source = Path(job.facts.folder) if job.record.adapter else artifact
+    if job.facts.quantization != "none" or holds_score(artifact) or not (source / "config.json").is_file():
         return False
-    if job.record.adapter:
-        if job.plan.quantization.value not in ("none", "nf4") or not _is_plain_adapter(artifact):
-            return False
-        return is_dense(Path(job.facts.folder)) if job.facts.folder else False
-    return is_dense(artifact)
+    if not job.record.adapter:
+        return True
+    opened = job.plan.quantization.value
+    return _is_lora(artifact) and (opened == "none" or (opened in ("nf4", "mixed") and is_dense(source)))
+
+
+def can_answer_streamed(job: ExportJob) -> bool:
+    """Return whether the merged model, which other forms are held against, also answers part by part."""
+    source = job.facts.folder if job.record.adapter else job.run_folder / job.record.artifact
+    return can_stream(job) and is_dense(Path(source))
 
 
 def is_dense(folder: Path) -> bool:
@@ -60,12 +72,16 @@ def draw_dense(folder: Path) -> Any | None:
     return draw_streamed(folder) if is_dense(folder) else None
 
 
-def _is_plain_adapter(folder: Path) -> bool:
-    """Return whether an adapter is LoRA or DoRA on linears, and nothing beside."""
+def _read_adapter(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of the adapter in `folder`; {} where there is none."""
     file = folder / "adapter_config.json"
-    config: Mapping[str, Any] = read_json(file) if file.is_file() else {}
-    beside = ("modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication")
-    return config.get("peft_type") == "LORA" and not any(config.get(key) for key in beside)
+    return read_json(file) if file.is_file() else {}
+
+
+def _is_lora(folder: Path) -> bool:
+    """Return whether an adapter is LoRA or DoRA on layers that the model has."""
+    config = _read_adapter(folder)
+    return config.get("peft_type") == "LORA" and not config.get("layer_replication")
 
 
 def count_bytes(job: ExportJob) -> int:
@@ -73,10 +89,14 @@ def count_bytes(job: ExportJob) -> int:
     facts = job.facts
     table = facts.vocabulary * facts.hidden_size
     tables = table if facts.tied_embeddings else 2 * table
-    layer = max(facts.linear_parameters + facts.expert_parameters, facts.parameters - tables) / max(
-        1, facts.layers
+    layers = max(facts.linear_parameters + facts.expert_parameters, facts.parameters - tables)
+    config = _read_adapter(job.run_folder / job.record.artifact)
+    share = DORA_SHARE if config.get("use_dora") else BESIDE_SHARE
+    layer_bytes = (
+        4 * layers / max(1, facts.layers) * (1 + (EXPERTS_SHARE if facts.expert_parameters else share))
     )
-    return round((1 + BESIDE_SHARE) * 4 * max(layer, table)) + BESIDE_BYTES
+    table_bytes = 4 * table * (1 + (ROWS_SHARE if config.get("trainable_token_indices") else BESIDE_SHARE))
+    return round(max(layer_bytes, table_bytes)) + BESIDE_BYTES
 
 
 def count_rows_bytes(job: ExportJob) -> int:
@@ -89,26 +109,36 @@ def count_rows_bytes(job: ExportJob) -> int:
 def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Fingerprint | None:
     """Store the merged weights in 16 bits, with their config, and return what they compute in fp32.
 
-    None, and nothing is written, where the weights are not the files' tensors one for one. The numbers are those that
+    None, and nothing is written, where the weights are not made of the files' tensors alone. The numbers are those that
     merging the whole model in fp32 and rounding it gives, to the bit. Raises StudioError, OSError.
     """
     from studio.engine.artifact import Fingerprint, probe, strip_path, sum_bits
     from studio.engine.stop_tokens import set_ends
     from studio.models.adapt import load_adapter, refuse_shared
+    from studio.models.adapter_beside import find_beside
+    from studio.models.converted_weights import ConvertedWeights
     from studio.models.streamed_model import draw_streamed, read_folder, read_merged, read_nf4, stream
     from studio.models.weight_files import write_weights
 
     artifact = job.run_folder / job.record.artifact
     source = Path(job.facts.folder) if job.record.adapter else artifact
     settings = (source, job.plan.attention.value, job.plan.rope.value if job.record.adapter else "")
-    model = draw_streamed(*settings)
-    if model is None:
+    model, written = draw_streamed(*settings), draw_streamed(*settings)
+    if model is None or written is None:
         return None
-    shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
-    read = read_folder(source)
+    read = ConvertedWeights(model, source).read
+    stored = ConvertedWeights(written, source)
     if job.record.adapter:
-        read = read_nf4(model, read) if job.plan.quantization.value == "nf4" else read
-        tuned = load_adapter(model, artifact)
+        beside, after = find_beside(model, artifact), find_beside(written, artifact)
+        if beside is None or after is None:
+            return None
+        stored = ConvertedWeights(written, source, after.longer)
+        if job.plan.quantization.value != "none":
+            read = read_nf4(model, read, RunFolder(job.run_folder).find_base(job.plan))
+        read = beside.read(read)
+        tuned = load_adapter(model, artifact) if beside.is_plain else beside.put_corrections(model)
+        if tuned is None:
+            return None
         refuse_shared(tuned)
         read = read_merged(model, read)
     job.begin(
@@ -117,23 +147,30 @@ def write_streamed(job: ExportJob, tokenizer: Any, dtype: torch.dtype) -> Finger
     sums: dict[str, tuple[torch.dtype, bytes]] = {}
 
     def round_all() -> Iterator[torch.Tensor]:
-        generator = _make_generator(job.record.seed)
-        for name in shapes:
+        """Yield what is stored: rounded in the order of the model's weights, for whose chances that is the seed's."""
+        generator, waiting = _make_generator(job.record.seed), {}
+        groups = {group.names[-1]: group for group in stored.groups}
+        for name, _ in written.named_parameters():
             job.go_on()
-            rounded = _round(read(name), dtype, generator)
-            sums[name] = dtype, sum_bits(rounded)
-            yield rounded
+            waiting[name] = _round(read(name), dtype, generator)
+            sums[name] = dtype, sum_bits(waiting[name])
+            if (group := groups.get(name)) is not None:
+                made = stored.store({one: waiting.pop(one) for one in group.names})
+                yield from (made.pop(one) for one in group.shapes)
 
+    shapes = {name: shape for group in stored.groups for name, shape in group.shapes.items()}
     write_weights(job.target, shapes, dtype, round_all())
     # The class and settings of the run, without its adapter, and the numbers that were written.
-    model = draw_streamed(*settings)
-    set_ends(model, tokenizer)  # whoever loads these files stops where the run's answers end
-    model.config.dtype, model.config.architectures = str(dtype).removeprefix("torch."), [type(model).__name__]
-    model.config.save_pretrained(job.target)
-    model.generation_config.save_pretrained(job.target)
+    set_ends(written, tokenizer)  # whoever loads these files stops where the run's answers end
+    written.config.dtype, written.config.architectures = (
+        str(dtype).removeprefix("torch."),
+        [type(written).__name__],
+    )
+    written.config.save_pretrained(job.target)
+    written.generation_config.save_pretrained(job.target)
     strip_path(job.target / "config.json")
-    stream(model, read_folder(job.target), job.go_on)
-    return Fingerprint(*probe(model, probe_ids(tokenizer)), sums)
+    stream(written, read_folder(written, job.target), job.go_on)
+    return Fingerprint(*probe(written, probe_ids(tokenizer)), sums)
 
 
 def _make_generator(seed: int) -> torch.Generator:

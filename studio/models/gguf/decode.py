@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from studio.core.packages import import_package
 from studio.models.gguf.header import GgufTensor
@@ -13,8 +13,9 @@ from studio.models.gguf.header import GgufTensor
 if TYPE_CHECKING:
     import torch
 
-PART_VALUES = 2**24
-"""Numbers decoded at once: 64 MiB in fp32, and some of that again while a form of few bits is opened."""
+T = TypeVar("T")
+PART_VALUES = 2**21
+"""Numbers that a processor decodes at once: 8 MiB in fp32, and that again a few times while a form is opened."""
 STORED = {"F32": "float32", "F64": "float32", "F16": "float16", "BF16": "bfloat16"}
 """PyTorch's dtype for a form of plain numbers; what is packed in blocks is opened to bfloat16."""
 
@@ -31,32 +32,43 @@ def read_plain(tensor: GgufTensor) -> list[float]:
 def decode(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the numbers of `tensor` in `dtype`, its shape as PyTorch has it.
 
-    Beyond the result it needs about PART_VALUES numbers in fp32 four times. Raises StudioError without the package
-    gguf (MIT), which knows the blocks.
+    Beyond the result it needs about PART_VALUES numbers in fp32 four times for each processor. Raises StudioError
+    without the package gguf (MIT), which knows the blocks.
     """
     import torch
 
-    rows, columns, start = math.prod(tensor.shape[:-1]), tensor.shape[-1], 0
-    result = torch.empty((rows, columns), dtype=dtype)
-    for part in decode_parts(tensor):
+    result = torch.empty((math.prod(tensor.shape[:-1]), tensor.shape[-1]), dtype=dtype)
+
+    def put(start: int, part: torch.Tensor) -> None:
         result[start : start + len(part)] = part
-        start += len(part)
+
+    decode_parts(tensor, put)
     return result.reshape(tensor.shape)
 
 
-def decode_parts(tensor: GgufTensor) -> Iterator[torch.Tensor]:
-    """Yield the numbers of `tensor` as rows (rows, columns), about PART_VALUES at once: fp32, or as they are stored."""
+def decode_parts(tensor: GgufTensor, work: Callable[[int, torch.Tensor], T]) -> list[T]:
+    """Return work(first row, numbers) of each part of `tensor`, several at once, in their order.
+
+    Numbers are rows (rows, columns), about PART_VALUES: in fp32, or as they are stored. Raises OSError.
+    """
+    from studio.models.processor_parts import compute_parts
+
     rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     row_bytes = columns // tensor.block_type.values * tensor.block_type.size_bytes
     step = max(1, PART_VALUES // columns)
-    with tensor.file.open("rb") as file:
-        file.seek(tensor.start_bytes)
-        for start in range(0, rows, step):
-            count = min(step, rows - start)
-            block = bytearray(count * row_bytes)
+
+    def open_part(start: int) -> T:
+        count = min(step, rows - start)
+        block = bytearray(count * row_bytes)
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.start_bytes + start * row_bytes)
             if file.readinto(block) != len(block):
                 raise OSError(f"{tensor.file.name} ends early")
-            yield _open_rows(tensor, block, count, columns)
+        return work(start, _open_rows(tensor, block, count, columns))
+
+    if rows <= step:
+        return [open_part(0)] if rows else []
+    return compute_parts(open_part, range(0, rows, step))
 
 
 def _open_rows(tensor: GgufTensor, block: bytearray, rows: int, columns: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,17 +143,18 @@ def _compare_weights(plan: FilePlan, path: Path, go_on: Callable[[], None]) -> N
             stored = header.tensors[tensor.name]
             wanted = build_stored(plan.family, tensor, plan.config, read)
             rows = wanted.reshape(-1, wanted.shape[-1])
-            off = size = start = 0
-            for found in decode_parts(stored):
-                part = rows[start : start + len(found)].double()
-                off += float((found.double() - part).square().sum())
-                size += float(part.square().sum())
-                start += len(found)
-            off, size = math.sqrt(off / rows.numel()), math.sqrt(size / rows.numel())
+            sums = decode_parts(stored, partial(_square, rows))
+            off, size = (math.sqrt(sum(one) / rows.numel()) for one in zip(*sums, strict=True))
             if not off <= ROUNDED[stored.block_type.name] * size + 1e-30:
                 raise refuse(
                     "packed_wrong", path.name, tensor=tensor.name, share=f"{off / max(size, 1e-30):.3g}"
                 )
+
+
+def _square(rows: torch.Tensor, start: int, found: torch.Tensor) -> tuple[float, float]:
+    """Return the sums of the squares of what `found` is off `rows` from `start` on, and of those."""
+    part = rows[start : start + len(found)].double()
+    return float((found.double() - part).square().sum()), float(part.square().sum())
 
 
 def _compare_tokens(plan: FilePlan, header: Any, file: str) -> None:
