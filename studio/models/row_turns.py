@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ROWS_BYTES = 2**28
-"""Of all rows that wait for one another in a model: 5,461 tokens of one 4,096 wide."""
+"""Of all rows that wait for one another in a model: at most 5,461 tokens of one 4,096 wide."""
 WAITING_STATES = 3
 """What a row keeps for each token where it waits, in fp32 of the model's width: its state, that at the beginning of
 the model or of what follows, and what positions need."""
+ARENA_BYTES = 2**25
+"""Most of a row's answers that glibc keeps for its thread when they are freed; what is larger goes back at once. 32
+rows of 64 tokens of 128,256 words left 1.1 GB so."""
 HELD = "held_part"
 """Where a model that is read part by part keeps what is to compute its rows together (streamed_model.HeldPart)."""
 
@@ -45,14 +48,16 @@ def compute_rows(
 
     if held is None:
         return [call(row) for row in rows]
-    token_bytes = WAITING_STATES * 4 * model.config.get_text_config().hidden_size
+    config = model.config.get_text_config()
     blocks: list[list[Sequence[int]]] = []
     room_bytes = 0
     for row in rows:
-        room_bytes -= len(row) * token_bytes
+        waiting_bytes = 4 * len(row) * WAITING_STATES * config.hidden_size
+        row_bytes = waiting_bytes + min(4 * len(row) * config.vocab_size, ARENA_BYTES)
+        room_bytes -= row_bytes
         if room_bytes < 0 or not blocks:
             blocks.append([])
-            room_bytes = most_bytes - len(row) * token_bytes
+            room_bytes = most_bytes - row_bytes
         blocks[-1].append(row)
     found: list[T] = []
     for block in blocks:

@@ -29,18 +29,19 @@ def read_plain(tensor: GgufTensor) -> list[float]:
         return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(tensor.size_bytes)))
 
 
-def decode(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the numbers of `tensor` in `dtype`, its shape as PyTorch has it.
+def decode(tensor: GgufTensor, dtype: torch.dtype, *, wide: bool = False) -> torch.Tensor:
+    """Return the numbers of `tensor` in `dtype`, its shape as PyTorch has it; `wide`: these numbers in fp32.
 
     Beyond the result it needs about PART_VALUES numbers in fp32 four times for each processor. Raises StudioError
     without the package gguf (MIT), which knows the blocks.
     """
     import torch
 
-    result = torch.empty((math.prod(tensor.shape[:-1]), tensor.shape[-1]), dtype=dtype)
+    held = torch.float32 if wide else dtype
+    result = torch.empty((math.prod(tensor.shape[:-1]), tensor.shape[-1]), dtype=held)
 
     def put(start: int, part: torch.Tensor) -> None:
-        result[start : start + len(part)] = part
+        result[start : start + len(part)] = part.to(dtype)
 
     decode_parts(tensor, put)
     return result.reshape(tensor.shape)

@@ -76,11 +76,17 @@ def choose_dtype(tensors: Mapping[str, GgufTensor]) -> str:
 
 
 def open_tensors(
-    family: GgufFamily, keys: GgufKeys, config: Mapping[str, Any], only: Collection[str] | None = None
+    family: GgufFamily,
+    keys: GgufKeys,
+    config: Mapping[str, Any],
+    only: Collection[str] | None = None,
+    *,
+    wide: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (transformers' name, weight) of all weights; in memory is one tensor of the file, or the two that make one.
 
-    only: names in the file of the tensors that are wanted, whole weights; None: all.
+    only: names in the file of the tensors that are wanted, whole weights; None: all. wide: matrices' numbers in fp32,
+    so that who widens them does not hold them twice.
 
     Vectors are changed in fp32 before they are rounded: a norm that is stored plus one has its digits there.
     """
@@ -93,11 +99,13 @@ def open_tensors(
             continue
         stored = keys.tensors[name]
         vector = len(stored.shape) == 1
-        tensor = decode(stored, torch.float32 if vector else dtype)
+        tensor = decode(stored, torch.float32 if vector else dtype, wide=wide)
         change = family.changes.get(inner)
         if change is not None:
             tensor = change(tensor, config)
-        tensor, (whole, _, part) = tensor.to(torch.float32 if inner in EXACT else dtype), there.partition("#")
+        if vector or not wide:
+            tensor = tensor.to(torch.float32 if inner in EXACT else dtype)
+        whole, _, part = there.partition("#")
         if "{}" in there:
             yield from ((there.format(number), expert) for number, expert in enumerate(tensor))
         elif part:

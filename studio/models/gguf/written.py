@@ -88,7 +88,7 @@ def read_written(plan: FilePlan, path: Path) -> Callable[[str], torch.Tensor]:
     parts: dict[str, set[str]] = {}
     for name, (_, there) in name_tensors(plan.family, keys).items():
         parts.setdefault(there.partition("#")[0], set()).add(name)
-    return lambda name: dict(open_tensors(plan.family, keys, plan.config, parts[name]))[name]
+    return lambda name: dict(open_tensors(plan.family, keys, plan.config, parts[name], wide=True))[name]
 
 
 def _compare_config(plan: FilePlan, found: Mapping[str, Any], file: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ import transformers
 from studio.core.errors import StudioError
 from studio.models.catalog import DEMO_MODEL
 from studio.models.gguf.header import read_header
+from studio.models.gguf.keys import GgufKeys
 from studio.models.gguf.llama_cpp import LlamaCppError, ask
 from studio.models.gguf.tensor_types import get_mix
+from studio.models.gguf.tensors import open_tensors
 from studio.models.gguf.write import plan_file
-from studio.models.gguf.written import TEXTS, compare_file
+from studio.models.gguf.written import TEXTS, compare_file, read_written
 from tests.models.decoder.models import FAMILIES
 from tests.models.gguf.models import ALIKE, EXPERTS, MODELS, PROMPTS, VOCABULARY, differ, make_folder, write
 
@@ -52,6 +55,20 @@ def test_a_model_that_a_file_cannot_say_is_refused(setting, tmp_path):
         path = write(tmp_path, "F16")
         compare_file(plan_file(tmp_path, get_mix("F16"), "tiny", path.name), path)
     assert (refused.value.what.id, refused.value.why.values["setting"]) == ("gguf.not_said", setting)
+
+
+def test_a_weight_that_is_asked_for_has_the_numbers_of_the_opened_file_and_is_wide_at_once(tmp_path):
+    folder = tmp_path / "demo"
+    shutil.copytree(DEMO_MODEL, folder)
+    path = write(folder, "Q8_0")
+    plan = plan_file(folder, get_mix("Q8_0"), "tiny", path.name)
+    read, keys = read_written(plan, path), GgufKeys(read_header(path))
+    opened = dict(open_tensors(plan.family, keys, plan.config))
+    assert {one.dtype for one in opened.values()} == {torch.bfloat16}
+    for name, weight in opened.items():
+        found = read(name)
+        assert torch.equal(found.float(), weight.float()), name
+        assert found.dtype == (torch.float32 if weight.dim() > 1 else torch.bfloat16), name
 
 
 @pytest.mark.parametrize("form", ["Q8_0", pytest.param("Q4_K_M", marks=pytest.mark.computing)])
