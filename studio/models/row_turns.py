@@ -23,9 +23,9 @@ ROWS_BYTES = 2**28
 WAITING_STATES = 3
 """What a row keeps for each token where it waits, in fp32 of the model's width: its state, that at the beginning of
 the model or of what follows, and what positions need."""
-ARENA_BYTES = 2**25
-"""Most of a row's answers that glibc keeps for its thread when they are freed; what is larger goes back at once. 32
-rows of 64 tokens of 128,256 words left 1.1 GB so."""
+ARENA_BYTES, FREED_STATES = 2**25, 32
+"""Most of what a row has freed that glibc keeps for its thread, and how many states of a layer that is, with answers.
+32 rows of 64 tokens left 1.1 GB so by 128,256 words, and 0.8 by layers 4,096 wide."""
 HELD = "held_part"
 """Where a model that is read part by part keeps what is to compute its rows together (streamed_model.HeldPart)."""
 
@@ -53,7 +53,8 @@ def compute_rows(
     room_bytes = 0
     for row in rows:
         waiting_bytes = 4 * len(row) * WAITING_STATES * config.hidden_size
-        row_bytes = waiting_bytes + min(4 * len(row) * config.vocab_size, ARENA_BYTES)
+        freed_bytes = 4 * len(row) * (config.vocab_size + FREED_STATES * config.hidden_size)
+        row_bytes = waiting_bytes + min(freed_bytes, ARENA_BYTES)
         room_bytes -= row_bytes
         if room_bytes < 0 or not blocks:
             blocks.append([])
