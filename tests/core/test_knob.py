@@ -86,3 +86,7 @@ def test_both_languages_have_the_same_texts_with_the_same_blanks():
     different = [id for id, words in WORDS["en"].items() if blanks(words) != blanks(WORDS["zh-CN"][id])]
     assert not different
     assert not [id for table in WORDS.values() for id, words in table.items() if not words.strip()]
+
+
+def test_a_person_is_addressed_politely():
+    assert not [id for id, words in WORDS["zh-CN"].items() if "\u4f60" in words]

@@ -15,6 +15,7 @@ from tests.each_time import every
 from tests.machine.recorded_texts import failures as recorded
 
 PLACE = 'Traceback (most recent call last):\n  File "/home/u/{path}", line 3, in run\n    do(x)\n'
+TOLD = "behind_except"
 OWN, LIBRARY = PLACE.format(path="mine.py"), PLACE.format(path="site-packages/trl/trainer.py")
 
 
@@ -84,12 +85,89 @@ def test_a_key_that_the_program_itself_misses_is_less_certain_than_one_that_a_li
             "inside_package",
             "example_first",
         ),
+        # What a program asks for shows no more whether it caught the error or got it back.
+        (
+            "AttributeError: 'RetryError' object has no attribute 'choices'\n",
+            "error_as_result",
+            "caught_error",
+            TOLD,
+        ),
+        (
+            OWN + "TypeError: 'KeyError' object is not subscriptable\n",
+            "error_as_result",
+            "caught_error",
+            TOLD,
+        ),
+        # Columns of three libraries have this name.
+        ("TypeError: 'Column' object is not callable\n", "column_object", "query_column", "module_of_column"),
+        (
+            OWN + "AttributeError: 'Column' object has no attribute 'x'\n",
+            "column_object",
+            "query_column",
+            "module_of_column",
+        ),
     ],
 )
 def test_the_same_words_of_two_causes_name_both(words, first, second, tell):
     verdict = weigh_text(words)
     assert (verdict.first.entry.id, verdict.second.entry.id, verdict.tell) == (first, second, tell)
     assert verdict.doubt == ""
+
+
+@pytest.mark.parametrize("name", ["retry_after", "url", "http_status", "user_message", "lineno", "param"])
+def test_what_an_error_has_in_other_versions_is_no_result(name):
+    verdict = weigh_text(OWN + f"AttributeError: 'RateLimitError' object has no attribute '{name}'\n")
+    assert (verdict.first.entry.id, verdict.second.entry.id) == ("own_attribute", "api_attribute")
+
+
+@pytest.mark.parametrize(
+    ("line", "id"),
+    [
+        ('rows = load_dataset("x")["train"]["text"].x', "column_object"),
+        ("from pyspark.sql import functions", "query_column"),
+        ("import sqlalchemy", "query_column"),
+    ],
+)
+def test_whose_column_it_is_the_text_tells(line, id):
+    places = OWN.replace("do(x)", line)
+    verdict = weigh_text(f"{places}AttributeError: 'Column' object has no attribute 'x'\n")
+    assert (verdict.first.entry.id, verdict.second, verdict.doubt) == (id, None, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ValueError: node not found in graph\n",
+        "slurmstepd: error: node not found\n",
+        "error: node not found\n",
+        "ModuleNotFoundError: tensorboard not found\n",
+        "modbus: Error 802 while reading register 5\n",
+    ],
+)
+def test_words_of_many_programs_are_no_missing_program_and_no_driver(words):
+    assert diagnose(words).id not in ("command_missing", "fabric_manager")
+
+
+@pytest.mark.parametrize(
+    "words", ["/bin/sh: node not found", "make not found in PATH", "bash: line 3: tensorboard not found"]
+)
+def test_behind_a_shell_the_same_words_name_a_program(words):
+    assert diagnose(words + "\n").id == "command_missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "words"),
+    [
+        ("qwen2.5:7b", "name_of_ollama", "OWNER/NAME"),
+        ("unsloth/Qwen3-8B-GGUF:Q4_K_M", "name_with_version", 'revision="Q4_K_M"'),
+        ("D:models", "model_path", "folder"),
+    ],
+)
+def test_a_name_alone_with_a_colon_is_ollama_s_or_a_drive(name, id, words):
+    answer = explain_words(
+        f"HFValidationError: Repo id must use alphanumeric chars: '{name}'.\n", load_catalogue("en")
+    )
+    assert answer["id"] == id and words in answer["fixes"][0]
 
 
 def test_a_full_disk_whose_file_is_named_is_certain():

@@ -30,6 +30,9 @@ OF_ANOTHER = (
 )
 """What belongs to the shell of another system: Linux writes a variable before the command, Windows does not."""
 
+SHELL_SAYS = r"^(?:[^\s:]*\b(?:ba|da|z|k)?sh(?:\.exe)?: (?:(?:line )?\d+: )?|[\d:,. -]*\b(?-i:ERROR):? +)?"
+"""What stands before a program's name at the beginning of a line: nothing, a shell's own name, a log's level."""
+
 UNPARSED = said(
     r"error: argument (?P<name>-[^:\n]{1,80}): "
     r"invalid (?:dict|NoneType|Optional\S*|Union\S*|typing\.\S+|Literal\S*) value"
@@ -86,9 +89,12 @@ FAILURES = (
             r"The term '(?P<command>[\w.-]+)' is not recognized",
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<command>[\w-]+)'",
             r"127 \(command not found\)",
-            r"\b(?P<command>git|nvcc|cmake|ninja|ffmpeg|make|conda|node|npm|accelerate|torchrun|deepspeed|ollama|"
-            r"tensorboard|llamafactory-cli|huggingface-cli|uv)(?:\.exe)? "
+            r"\b(?P<command>git|nvcc|cmake|ninja|ffmpeg|conda|npm|torchrun|deepspeed|ollama|"
+            r"llamafactory-cli|huggingface-cli|uv)(?:\.exe)? "
             r"(?:executable )?(?:was )?not found(?! in the package registry)",
+            # Words of other meanings, too: a graph has nodes, a cluster has them, Python has these packages.
+            rf"{SHELL_SAYS}(?P<command>make|node|accelerate|tensorboard)(?:\.exe)? (?:executable )?(?:was )?not found"
+            r"(?=\s*$|[.,;:!(]| in (?:\$?PATH|your)\b)",
             r"Failed to (?:execute|find) '?(?P<command>git|nvcc|cmake|ninja|make)'?",
             r"command '(?P<command>[\w+-]+)' failed: No such file",
             r"^make(?:\[\d+\])?: (?:\S*/)?(?P<command>[\w.+-]+): (?:No such file or directory|Command not found)",

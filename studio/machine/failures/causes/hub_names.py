@@ -18,14 +18,21 @@ FAILURES = (
         code="N64",
     ),
     Failure(
-        # As Ollama writes it, or a file or branch put behind the name.
+        # A file or a branch put behind the name.
         "name_with_version",
         said(
-            rf"{CHECKED}[^\n]*: '(?P<name>(?:hf\.co/)?{PART}(?:/{PART})?):(?P<version>[\w.-]+)'",
+            rf"{CHECKED}[^\n]*: '(?P<name>(?:hf\.co/)?{PART}/{PART}):(?P<version>[\w.-]+)'",
             rf"{CHECKED}[^\n]*: '(?P<name>{PART}(?:/{PART})?)@(?P<version>[\w.-]+)'",
         ),
         (Remedy("revision_apart", needs=("name", "version")),),
         code="N65",
+    ),
+    Failure(
+        # One letter is a drive of Windows.
+        "name_of_ollama",
+        said(rf"{CHECKED}[^\n]*: '(?P<name>(?!\w:){PART}):(?P<version>[\w.-]+)'"),
+        (Remedy("owner_and_name"), Remedy("revision_of_name", needs=("version",))),
+        code="N70",
     ),
     Failure(
         "name_is_address",

@@ -75,7 +75,6 @@ FAILURES = (
             r"cudaErrorMemoryAllocation|Cuda failure (?:\d+ )?'out of memory'",
             r"(?:unable|failed) to allocate (?:CUDA\d*|ROCm\d*|Vulkan\d*|Metal|compute|buffer for kv)\b"
             r"[^\n]{0,20}(?:buffers?|cache)",
-            r"unable to allocate backend buffer",
             r"CUDNN_STATUS_ALLOC_FAILED",
         ),
         (SMALLER_BATCH, RECOMPUTE, SHORTER, FOUR_BITS, SMALLER_MODEL),
@@ -84,6 +83,14 @@ FAILURES = (
             r"(?:Tried to allocate|Invalid buffer size:) "
             r"(?:(?:[2-9]\d\d|\d{4,})(?:\.\d+)? GiB|\d[\d.]* (?:TiB|PiB|EiB))"
         ),
+    ),
+    Failure(
+        # llama.cpp says so of whatever holds a layer, in the line above by name.
+        "backend_buffer",
+        said(r"unable to allocate backend buffer"),
+        (Remedy("smaller_gguf"), Remedy("fewer_layers_on_card"), CLOSE_PROGRAMS),
+        code="M51",
+        strength=0.8,
     ),
     Failure(
         # Metal gives numbers of its own for what mostly is too little memory, or one command that took too long.

@@ -10,6 +10,11 @@ from studio.machine.failures.remedies import FETCH_AGAIN, LOCAL_MODEL
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 NOT_OFFLINE = ("0", "false", "no", "off")
+ELSEWHERE = (
+    r"[^\n]{0,60} for url: (?P<name>https?://(?!(?:[\w-]+\.)*(?:huggingface\.co|hf\.co)\b|localhost|127\.)"
+    r"(?!\S*/(?:resolve|api/(?:v\d/)?(?:models|datasets|spaces|repos|whoami))\b)\S+)"
+)
+"""An address that is none of the hub's, which asks for a file or a repository by these words at any host."""
 
 
 def _silent_hub(machine: MachineFacts) -> Values | None:
@@ -42,6 +47,8 @@ FAILURES = (
         said(
             r"HTTP Error (?:404|410): (?:Not Found|Gone)[^\n]*",
             r"\b404 Not Found\b[^\n]{0,40}https?://(?P<name>\S+)",
+            rf"\b(?:404|410) Client Error: {ELSEWHERE}",
+            r"HTTP error (?:404|410) while getting (?P<name>\S+)",
         ),
         (Remedy("look_at_address"), Remedy("newer_program")),
         code="N68",
@@ -66,7 +73,7 @@ FAILURES = (
             r"\bRevisionNotFoundError\b",
             r"\bDatasetNotFoundError\b",
             r"\bRemoteEntryNotFoundError\b",
-            r"404 (?:Client Error|Not Found)",
+            rf"404 Client Error(?!: {ELSEWHERE.replace('?P<name>', '?:')})|404 Not Found",
             r"is not a local folder and is not a valid model identifier",
             r"Dataset '[^'\n]+' doesn't exist on the Hub",
             r"No config file found - are you sure the `?model_name",
