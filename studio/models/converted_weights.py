@@ -72,7 +72,7 @@ class ConvertedWeights:
         for group in groups:
             empty = lambda name: torch.empty(self._places[name][1], device="meta")  # noqa: E731 - used at once
             for name, made in self._convert(group, empty).items():
-                had = (longer or {}).get(name, made.shape[:1])[0]
+                had = (longer or {}).get(name, made.shape[:1] or (0,))[0]
                 if name in own and (had, *own[name][1:]) != tuple(made.shape) and made.shape:
                     raise KeyError(name)
                 self._of[name] = group

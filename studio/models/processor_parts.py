@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
-
 T, U = TypeVar("T"), TypeVar("U")
+MOST_THREADS = 16
+PART_BYTES = 2**25
+"""At most so many parts at once, and what each takes: 32 MiB of numbers that are opened, 24 MB of packing Q4_K."""
 
 
 def count_cores() -> int:
@@ -22,12 +23,21 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def count_threads() -> int:
+    """Return how many parts are computed at once."""
+    return min(count_cores(), MOST_THREADS)
+
+
 def compute_parts(work: Callable[[T], U], parts: Iterable[T]) -> list[U]:
-    """Return work(part) of each part, as many at once as there are cores. Raises what the first that fails raises."""
+    """Return work(part) of each part, as many at once as there are cores, up to 16. Raises what the first that fails
+    raises.
+    """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for the pool's, too, which ask when they first compute
     try:
-        with ThreadPoolExecutor(count_cores()) as pool:
+        with ThreadPoolExecutor(count_threads()) as pool:
             return list(pool.map(work, parts))
     finally:
         torch.set_num_threads(threads)

@@ -26,6 +26,8 @@ the model or of what follows, and what positions need."""
 ARENA_BYTES, FREED_STATES = 2**25, 32
 """Most of what a row has freed that glibc keeps for its thread, and how many states of a layer that is, with answers.
 32 rows of 64 tokens left 1.1 GB so by 128,256 words, and 0.8 by layers 4,096 wide."""
+TEAM_THREADS = 256
+"""Of OpenMP, of all rows that wait: each row's thread gets a team of as many as PyTorch computes with."""
 HELD = "held_part"
 """Where a model that is read part by part keeps what is to compute its rows together (streamed_model.HeldPart)."""
 
@@ -35,8 +37,8 @@ def compute_rows(
 ) -> list[T]:
     """Return take(output) of each row of token ids, which a model computes one by one; take() need not keep the output.
 
-    A streamed model's weights are read once for as many rows as keep `most_bytes` waiting before a layer (at least
-    one), not once a row. The numbers are the same.
+    A streamed model's weights are read once for as many rows as keep `most_bytes` waiting before a layer and have
+    TEAM_THREADS (at least one), not once a row. The numbers are the same.
     """
     import torch
 
@@ -49,6 +51,7 @@ def compute_rows(
     if held is None:
         return [call(row) for row in rows]
     config = model.config.get_text_config()
+    most_rows = max(1, TEAM_THREADS // torch.get_num_threads())
     blocks: list[list[Sequence[int]]] = []
     room_bytes = 0
     for row in rows:
@@ -56,7 +59,7 @@ def compute_rows(
         freed_bytes = 4 * len(row) * (config.vocab_size + FREED_STATES * config.hidden_size)
         row_bytes = waiting_bytes + min(freed_bytes, ARENA_BYTES)
         room_bytes -= row_bytes
-        if room_bytes < 0 or not blocks:
+        if room_bytes < 0 or not blocks or len(blocks[-1]) == most_rows:
             blocks.append([])
             room_bytes = most_bytes - row_bytes
         blocks[-1].append(row)
@@ -80,10 +83,12 @@ class RowTurns:
         self._over = False
 
     def compute(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Return what each call gives. Raises what the first that fails raises; the others end at their next turn."""
+        """Return what each call gives. Raises what the first that fails raises; the others end at their next turn.
+
+        Raises RuntimeError, and nothing is called, where the system gives no more threads.
+        """
         gates = [threading.Semaphore(0) for _ in calls]
         self._over = False
-        self._line.extend(gates)
 
         def run(gate: threading.Semaphore, call: Callable[[], T]) -> T:
             self._own.gate = gate
@@ -99,8 +104,15 @@ class RowTurns:
                 self._let_next()
 
         with ThreadPoolExecutor(max(1, len(calls)), thread_name_prefix="row") as pool:
-            rows = [pool.submit(run, *both) for both in zip(gates, calls, strict=True)]
             try:
+                rows = [pool.submit(run, *both) for both in zip(gates, calls, strict=True)]
+            except BaseException:
+                self._over = True
+                for gate in gates:  # the pool ends when its threads do, and these wait there
+                    gate.release()
+                raise
+            try:
+                self._line.extend(gates)
                 self._let_next()
                 errors = [row.exception() for row in rows]
             finally:

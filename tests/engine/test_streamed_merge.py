@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -28,10 +29,11 @@ from studio.core.facts import Choice
 from studio.core.i18n import text
 from studio.core.recipe import DatasetSpec, ModelChoice, Recipe
 from studio.core.run_record import RunRecord
-from studio.engine.exporters import merged
+from studio.engine.exporters import merged, streamed_merge
 from studio.engine.exporters.exporter import ExportJob
 from studio.engine.exporters.streamed_merge import can_stream
 from studio.engine.run_folder import RunFolder
+from studio.models import processor_parts
 from studio.models.catalog import inspect_model
 from studio.models.load import load_model
 from studio.models.mixed_base import BaseWish, settle_base
@@ -40,6 +42,7 @@ from studio.models.weight_files import write_weights
 from studio.planning.run_plan import plan
 from tests.conftest import SHAPE, make_tokenizer
 from tests.engine.test_vision_language import VISION
+from tests.models.decoder import models, routed_models
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = {
@@ -318,6 +321,30 @@ def test_weights_are_cut_into_files_with_an_index(tmp_path):
     assert all(torch.equal(found[name], one) for name, one in weights.items())
     with pytest.raises(ValueError, match="w0"):
         write_weights(tmp_path, {"w0": (8, 15)}, torch.bfloat16, [weights["w0"]])
+
+
+@pytest.mark.parametrize("family", ["nemotron_h", "nemotron_3", "deepseek_v3", "gemma4_e2b"])
+def test_where_layers_differ_the_largest_is_told(family, tmp_path):
+    families = models.FAMILIES | models.FOREIGN | routed_models.FAMILIES | routed_models.FOREIGN
+    config_class, extra = families[family]
+    model = AutoModelForCausalLM.from_config(config_class(**copy.deepcopy(models.SHAPE | extra)))
+    model.save_pretrained(tmp_path)
+    make_tokenizer(tmp_path)
+    facts = inspect_model(str(tmp_path))
+    job = SimpleNamespace(facts=facts, run_folder=tmp_path, record=SimpleNamespace(artifact="adapter"))
+    largest = max(sum(one.numel() for one in layer.parameters()) for layer in model.model.layers)
+    share = streamed_merge.EXPERTS_SHARE if facts.expert_parameters else streamed_merge.BESIDE_SHARE
+    told = streamed_merge.count_bytes(job) - streamed_merge.BESIDE_BYTES
+    assert 0.94 < told / (4 * largest * (1 + share)) < 1.1
+
+
+def test_each_thread_that_packs_is_told_up_to_the_most(tiny_models, machine, tmp_path, monkeypatch):
+    make_adapter(tiny_models("llama"), tmp_path / "adapter")
+    job, told = make_job(tiny_models("llama"), tmp_path, machine), {}
+    for cores in (1, 4, 16, 64):
+        monkeypatch.setattr(processor_parts, "count_cores", lambda cores=cores: cores)
+        told[cores] = streamed_merge.count_rows_bytes(job)
+    assert told[4] - told[1] == 3 * 2**25 and told[16] - told[1] == 15 * 2**25 and told[64] == told[16]
 
 
 @pytest.mark.computing

@@ -9,7 +9,7 @@ import torch
 
 from studio.models import processor_parts
 from studio.models.gguf.quantize import PART_VALUES, quantize
-from studio.models.processor_parts import compute_parts
+from studio.models.processor_parts import MOST_THREADS, compute_parts
 
 
 @pytest.fixture
@@ -32,6 +32,18 @@ def test_each_part_has_one_thread_and_as_many_go_at_once_as_there_are_cores(two_
 
     assert compute_parts(work, range(3)) == [0, 1, 4]
     assert threads == [1, 1, 1] and torch.get_num_threads() == 2
+
+
+def test_so_many_go_at_once_that_their_memory_stays_small(two_threads, monkeypatch):
+    monkeypatch.setattr(processor_parts, "count_cores", lambda: 64)
+    together, threads = threading.Barrier(MOST_THREADS, timeout=20), set()
+
+    def work(part: int) -> None:
+        threads.add(threading.get_ident())
+        together.wait()
+
+    compute_parts(work, range(4 * MOST_THREADS))
+    assert len(threads) == MOST_THREADS == 16
 
 
 def test_what_a_part_raises_is_raised_and_the_threads_come_back(two_threads):

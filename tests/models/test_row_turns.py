@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
+from studio.models import row_turns
 from studio.models.gguf.importance import measure_inputs
 from studio.models.row_turns import RowTurns, compute_rows
 from studio.models.streamed_model import draw_streamed, read_folder, stream
@@ -55,6 +59,47 @@ def test_the_first_that_fails_ends_the_others_at_their_next_turn():
         turns.compute([good, bad, good])
     assert said == [0] and threading.active_count() == before
     assert turns.compute([lambda: 1]) == [1], "it can be used again"
+
+
+SHORT = """
+import resource
+from studio.models.row_turns import RowTurns
+held_bytes = next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (held_bytes + 2**26, resource.RLIM_INFINITY))
+turns, called = RowTurns(), []
+try:
+    turns.compute([lambda: called.append(1)] * 500)
+except (RuntimeError, MemoryError) as error:
+    print("refused:", error)
+print(called, turns.compute([lambda: turns.pass_on() or 2, lambda: 3]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits address space as Linux does")
+def test_where_the_system_gives_no_more_threads_it_ends_and_calls_nothing():
+    root = Path(__file__).resolve().parents[2]
+    settings = {"cwd": root, "text": True, "capture_output": True, "timeout": 30}
+    done = subprocess.run([sys.executable, "-c", SHORT], **settings)
+    refused, rest = done.stdout.splitlines()
+    assert refused == "refused: can't start new thread" and rest == "[] [2, 3]"
+
+
+def test_all_rows_teams_have_a_limit(tiny_models, monkeypatch):
+    folder, reads = tiny_models("llama"), Counter()
+    give = read_folder(draw_streamed(folder), folder)
+
+    def read(name: str) -> torch.Tensor:
+        reads[name] += 1
+        return give(name)
+
+    model = draw(folder, read)
+    compute_rows(model, ROWS, len)
+    once = Counter(reads)
+    for limit, blocks in ((2 * torch.get_num_threads(), 3), (1, 5)):
+        monkeypatch.setattr(row_turns, "TEAM_THREADS", limit)
+        reads.clear()
+        compute_rows(model, ROWS, len)
+        assert reads == Counter({name: blocks * count for name, count in once.items()})
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "glm4"])
