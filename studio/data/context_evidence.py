@@ -32,6 +32,7 @@ from studio.data.ranking import (
     MACHINES,
     MADE,
     find_right,
+    is_wrong,
 )
 from studio.data.related_names import (
     OLD,
@@ -163,6 +164,8 @@ def weigh_material(
     others = [other for other in others if not joins(other.name, [first, *used], rows)]
     others = [other for other in others if not is_half(other.name, [first])]
     if others and not are_twins(first, asked):
+        return None
+    if {asked, learned} <= {*known} and is_wrong(one, known[asked], known[learned], rows):
         return None
     words = {*part_name(first)}
     constant = asked in known and known[asked].distinct == 1 and hints(one, QUESTIONS)

@@ -37,7 +37,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted, is_wrong
 from studio.data.related_names import (
     are_twins,
     are_versions,
@@ -176,6 +176,9 @@ def find_rest(
         ]
     # What became of a text holds most of it, which is to be read all the same.
     old = [one for one in rest if any(is_renewed(name, one.name) for name in learned)]
+    if asked and learned:
+        # A wrong answer became no right one.
+        old = [one for one in old if not is_wrong(one, known[asked[0]], known[learned[0]], rows)]
     if asked and learned and _says_whether(known[learned[0]], rows):
         # What is said with yes or no of a text is said of it together with what stands beside it.
         old += [one for name, one in known.items() if name not in used and _is_varied(one, rows)]
@@ -256,17 +259,21 @@ def ask_rest(
         rest = [one for one in rest if not are_rivals(one.name, answer)]
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
-    told = [one.name for one in rest if one.plain and _answers_too(one, answer, rows)]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    used = measure_columns([name for name in mapping.values() if name], rows)
+    wrong = [
+        one for one in rest if {asked, answer} <= {*used} and is_wrong(one, used[asked], used[answer], rows)
+    ]
+    told = [one.name for one in rest if one.plain and one not in wrong and _answers_too(one, answer, rows)]
     role = next((role for role in ANSWERING if role in mapping and role not in chosen), "")
     if told and role:
         return (ask_role(role, [answer, *told], rows),)
     compared = [mapping[role] for role in COMPARED if role in mapping]
-    asked = next((mapping[role] for role in ASKED if role in mapping), "")
-    used = measure_columns([name for name in mapping.values() if name], rows)
     aside = [
         one
         for one in rest
         if one in thoughts
+        or one in wrong
         or (answer and hints(used[answer], EXPECTED) and hints(one, ANSWERS))
         or is_remark(one.name, rows)
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
