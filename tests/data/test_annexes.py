@@ -95,9 +95,27 @@ def test_a_label_of_minus_one_is_no_where_nothing_stands_between(tell):
     worded = tell([{**row, "label": str(row["label"])} for row in rows])
     assert worded["rows_used"] == 24
     between = tell([*rows, {**rows[0], "label": 0}])
-    assert between["rows_used"] == 24 and {one["code"] for one in between["problems"]} == {"E121"}
+    assert between["rows_used"] == 24 and {one["code"] for one in between["problems"]} == {"E172"}
     mixed = tell([{**row, "label": row["label"] == 1 or "no"} for row in rows])
     assert mixed["rows_used"] == 24 and "data.reshape.signed" not in str(mixed["source_notes"])
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 0, 0, -1, 0], ["1", "-1", "0"], [1.0, -1.0, 0.0]])
+def test_an_answer_without_a_vote_is_not_broken(tell, labels):
+    votes = [*labels * 4][:12]
+    report = tell(question=ASKED, answer=SAID, label=votes)
+    left = sum(float(vote) == 0 for vote in votes)
+    assert (report["format"], report["rows_used"], report["trainable"]) == ("kto", 12 - left, True)
+    assert {one["message"].values["problem"].id for one in report["problems"]} == {"data.row.no_vote"}
+
+
+def test_a_stance_of_three_classes_stays_a_number(tell):
+    post = {"text": SAID, "answer": [f"I say {ask.lower()}" for ask in ASKED], "label": [0, -1, 1] * 4}
+    report = tell(**post, answers={"prompt": "text", "completion": "label"}, format="prompt_completion")
+    assert [row["messages"][-1]["content"] for row in report["preview"][:2]] == ["0", "-1"]
+    report = tell(**post, answers={"prompt": "text", "completion": "label"})
+    assert report["preview"][0]["messages"][-1]["content"] == "0"
+    assert not tell(**post)["source_notes"]
 
 
 def test_a_number_that_sorts_texts_stays_a_number(tell):
