@@ -24,7 +24,7 @@ from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
-from studio.data.formats.checkers import find_checkers
+from studio.data.formats.checkers import find_checkers, order_formats
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
@@ -226,7 +226,11 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         order = rivals if open_talks or checked else sorted(rivals, key=lambda name: name in ("text", "rl"))
         asked = (ask_format(what, order),)
     elif score.confidence < ACCEPT:
+        checkers = find_checkers(columns, rows) if best.name == "rl" else []
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
+        if checkers:
+            what = text("data.ask.checkers", columns=show_names(checkers))
+            names = order_formats(checkers, score.match.mapping["prompt"], rows)
         asked = (ask_format(what, names),)
     found = _settle(best, score.match, columns, rows, score, asked, chosen)
     return dataclasses.replace(found, ranked=ranked)
@@ -274,8 +278,9 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
-        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in EXPECTED:
-            # Who was told that it holds words, and wants them learned, has said which column.
+        known = {*EXPECTED, *map(simplify, find_checkers(columns, rows))}
+        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in known:
+            # Who was told what it holds, and wants that learned, has said which column.
             match = dataclasses.replace(match, mapping={**match.mapping, role: free[0]})
             continue
         ranked = role in (*ANSWERING, *ASKED)

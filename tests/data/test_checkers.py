@@ -60,6 +60,28 @@ def test_other_objects_check_nothing(tell, columns):
     assert asked(report) and "data.evidence.checked" not in str(report["reason"])
 
 
+@pytest.mark.parametrize(
+    ("asks", "columns", "first"),
+    [
+        ("Grade this essay", {"grading": {"points": 3, "type": "essay", "expected": "B"}}, "rl"),
+        ("Judge this line", {"evaluation": {"score": 4, "method": "by ear"}}, "rl"),
+        ("Extract the search constraints", {"constraints": {"type": "price", "max": 9}}, "prompt_completion"),
+        ("Write a rubric", {"rubric": [{"name": "tone", "weight": 2}]}, "prompt_completion"),
+        ("Write unit tests", {"tests": "assert f(2) == 3"}, "prompt_completion"),
+        ("Say", {"criteria": {"tone": "polite", "min": 2}}, "rl"),
+    ],
+)
+def test_what_may_be_the_answer_itself_is_asked_about(tell, asks, columns, first):
+    ((name, cell),) = columns.items()
+    prompts = {"prompt": [f"{asks}: {task}" for task in TASKS], name: [cell] * 12}
+    other = ({"rl", "prompt_completion"} - {first}).pop()
+    report = tell(**prompts)
+    assert asked(report) == {"format": [first, other]}
+    learned = tell(**prompts, format="prompt_completion")
+    assert asked(learned) == {} and learned["mapping"] == {"prompt": "prompt", "completion": name}
+    assert learned["rows_used"] == 12
+
+
 def test_an_answer_beside_tests_is_no_reward_alone(tell):
     tests = [[f"assert say('{port}')"] for port in PORTS]
     report = tell(prompt=TASKS, response=SAID, test_list=tests)
