@@ -92,12 +92,14 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     answers = [
         measured[name] for name in (mapping.get("completion"), mapping.get("output")) if name in measured
     ]
-    known = [one for one in known if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
+    known = [
+        one for one in known if not any(is_behind(one, answer, read, columns, rows) for answer in answers)
+    ]
     right = find_right([*measured.values()])
     if right is not None and right.name == mapping.get("completion"):
         known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
     known = [one for one in known if not (answers and _judges(one))]
-    read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
         known = [one for one in known if not (_is_checked(one) or _is_drawn(one))]

@@ -8,12 +8,14 @@ from studio.core.i18n import text
 from studio.data.annexes import (
     ORDERS,
     TASKS,
+    cites,
     holds_objects,
     is_annex,
     is_another,
     is_behind,
     is_read,
     lists_key_words,
+    tell_apart,
 )
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
@@ -115,7 +117,8 @@ def find_rest(
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
     answers = [known[mapping[role]] for role in ANSWERING if mapping.get(role) in known]
-    rest = [one for one in rest if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    read = [name for role, name in mapping.items() if name and role not in ANSWERING]
+    rest = [one for one in rest if not any(is_behind(one, answer, read, columns, rows) for answer in answers)]
     if format.name == "text":
         rest = [one for one in rest if not (one.structured and is_annex(one, rows))]
     rest = [one for one in rest if not _sorts_rows(one)]
@@ -145,6 +148,9 @@ def find_rest(
         # What a list was made for stands in the title above it: the dish whose ingredients are read.
         heads = find_heads(asked[0], columns, rows)
         heavy += [known[name] for name in heads if name not in used and known[name] not in heavy]
+    if asked and answers and not tell_apart(read, answers[0].name, rows):
+        others = [one for name, one in known.items() if name not in used and one not in heavy]
+        heavy += [one for one in others if one.distinct > 1 and cites(one, answers[0], rows)]
     if asked and learned:
         # Its twin is no smaller for all the other forms in which both are written out.
         heavy += [
@@ -314,6 +320,8 @@ def ask_rest(
         read = [one for one in aside if are_twins(one.name, asked) or _is_judged(one, answer)]
         read += [one for one in aside if one.structured and points_into(one, [asked], rows)]
         aside = [one for one in aside if one not in read]
+    if answer in used and not tell_apart([name for name in used if name != answer], answer, rows):
+        aside = [one for one in aside if not cites(one, used[answer], rows)]
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)

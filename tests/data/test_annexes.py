@@ -37,6 +37,18 @@ def test_a_book_and_its_page_are_not_read(tell, name):
     assert asked(report) == [] and "material" not in report["mapping"]
 
 
+@pytest.mark.parametrize("name", ["reference", "source", "citation", "ref"])
+def test_a_paragraph_that_every_row_asks_the_same_about_is_not_left_out(tell, name):
+    cited = [f"GDPR Art. {n}" for n in range(12)]
+    for question in (
+        ["What does this article say in plain words?"] * 12,
+        ["What does it say?", "Who obeys it?"] * 6,
+    ):
+        report = tell(question=question, **{name: cited}, answer=SAID)
+        offered = [choice for one in report["needs_answer"] for choice in one["choices"]]
+        assert name in [*offered, report["mapping"].get("material")]
+
+
 def test_a_reference_in_sentences_is_asked_about(tell):
     assert asked(tell(question=ASKED, answer=SAID, reference=MORE))
 
