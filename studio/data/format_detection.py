@@ -33,7 +33,7 @@ from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
-from studio.data.prompt_answers import list_worded
+from studio.data.prompt_answers import holds_prompts, list_worded
 from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
@@ -278,6 +278,10 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
+        open_talks = [name for name in free if role == "prompt" and holds_prompts(name, rows)]
+        if len(open_talks) == 1:
+            match = dataclasses.replace(match, mapping={**match.mapping, role: open_talks[0]})
+            continue
         known = {*EXPECTED, *map(simplify, find_checkers(columns, rows))}
         if role in ANSWERING and len(free) == 1 and simplify(free[0]) in known:
             # Who was told what it holds, and wants that learned, has said which column.

@@ -100,6 +100,21 @@ def test_what_a_prompt_is_known_to_be_answered_by_in_words_is_asked_about(tell, 
     assert asked(learned) == {} and learned["mapping"]["completion"] == known
 
 
+@pytest.mark.parametrize("known", ["answer", "solution", "ground_truth"])
+@pytest.mark.parametrize("talk", ["messages", "prompt"])
+def test_what_turns_are_known_to_be_answered_by_in_words_is_asked_about(tell, talk, known):
+    rules = {"role": "system", "content": "Be brief."}
+    turns = [[rules, {"role": "user", "content": task}] for task in TASKS]
+    assert asked(tell(**{talk: turns, known: SAID})) == {"format": ["prompt_completion", "rl"]}
+    learned = tell(**{talk: turns, known: SAID}, format="prompt_completion")
+    assert asked(learned) == {} and learned["mapping"] == {"prompt": talk, "completion": known}
+    assert [turn["role"] for turn in learned["preview"][0]["messages"]] == ["system", "user", "assistant"]
+    bare = [turn[1:] for turn in turns]
+    assert asked(tell(**{talk: bare, known: SAID}, format="prompt_completion")) == {}
+    number = tell(**{talk: turns, known: [str(n) for n in range(12)]})
+    assert (number["format"], asked(number)) == ("rl", {})
+
+
 def test_labels_that_sort_prompts_are_asked_about_with_rewards_first(tell):
     report = tell(prompt=TASKS, topic=["sea", "land", "air"] * 4)
     assert asked(report) == {"format": ["rl", "prompt_completion"]}
