@@ -82,7 +82,8 @@ def test_a_question_that_its_text_does_not_answer_is_no_broken_row(tell):
             for more, ask, one in zip(MORE, ASKED, lists, strict=True)
         ]
     )
-    assert report["rows_used"] == 8 and {one["code"] for one in report["problems"]} == {"E123"}
+    assert report["rows_used"] == 8 and {one["code"] for one in report["problems"]} == {"E124"}
+    assert report["trainable"]
     flagged = tell(
         context=MORE,
         question=ASKED,
@@ -92,6 +93,14 @@ def test_a_question_that_its_text_does_not_answer_is_no_broken_row(tell):
     assert {one["code"] for one in flagged["problems"]} == {"E123"}
     gaps = tell(context=MORE, question=ASKED, answer=[mill if n % 3 else "" for n, mill in enumerate(MILLS)])
     assert {one["code"] for one in gaps["problems"]} == {"E122"}
+
+
+@pytest.mark.parametrize("flag", [{}, {"is_impossible": [n % 6 != 0 for n in range(12)]}])
+def test_most_answers_are_lost_and_not_lacking_unless_a_flag_says_so(tell, flag):
+    lists = [[] if n % 6 else [mill] for n, mill in enumerate(MILLS)]
+    report = tell(context=MORE, question=ASKED, answer=lists, **flag)
+    assert (report["rows_used"], report["trainable"]) == (2, bool(flag))
+    assert {one["code"] for one in report["problems"]} == {"E123" if flag else "E124"}
 
 
 def test_a_label_of_minus_one_is_no_where_nothing_stands_between(tell):
