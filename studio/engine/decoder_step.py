@@ -83,8 +83,7 @@ class DecoderStep:
             for one in decoder.layers
         )
         plain &= decoder.inputs is None and decoder.ends is None and not decoder.rotary.length_dependent
-        self._takes_along = plain and not self._drops
-        """Whether layers may compute rows of which they keep nothing."""
+        decoder.takes_along = plain and not self._drops and objective.measures_beside
         self._operations_a_token = 6 * sum(layer.weights_a_token for layer in decoder.layers)
         self._windows: Sequence[RowSizes] = ()
         self._steps = 0
@@ -151,7 +150,7 @@ class DecoderStep:
 
     def measures(self, examples: Sequence[Example]) -> bool:
         """See Step: of companions that go along; a recorded step is faster beside a pass of theirs."""
-        measured = self._takes_along and self.objective.measures_beside and self._graph() is None
+        measured = self.decoder.takes_along and self._graph() is None
         return measured and all(one.companion is not None for one in examples)
 
     def clear(self) -> None:
@@ -276,8 +275,8 @@ class DecoderStep:
                 documents = max(documents, sum(rows.documents[row] for row in stream))
             longest, shortest = max(longest, *rows.longest), min(shortest, *rows.longest)
         small = self._records and is_small(self._operations_a_token, max(counts, default=0), self.capability)
-        if not counts or not small:
-            return None
+        if not counts or not small or self.decoder.rotary.hangs_on_length(longest, self.device):
+            return None  # a recording has the angles of the longest document
         uniform = (
             longest == shortest
             and documents * longest >= max(counts)

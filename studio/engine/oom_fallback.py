@@ -81,7 +81,8 @@ RUNGS: tuple[Rung, ...] = (
 
 
 def rungs_of(fast: Fast, *, longest_tokens: int = 0, ram_bytes: int = 0) -> tuple[Rung, ...]:
-    """Return the ladder of a model: the decoder keeps less before anything is done to the micro-batch.
+    """Return the ladder of a model: what may go along in a pass of its own does, then the
+    decoder keeps less, before anything is done to the micro-batch.
 
     `longest_tokens`: of an example. `ram_bytes`: the machine's own free memory; no more of it is taken than is planned.
     """
@@ -98,8 +99,13 @@ def rungs_of(fast: Fast, *, longest_tokens: int = 0, ram_bytes: int = 0) -> tupl
         decoder.follow(lower(state))
         return text("memory.rung.policy")
 
+    def go_apart(model: torch.nn.Module, state: Footing) -> Text:
+        decoder.takes_along = False
+        return text("memory.rung.apart")
+
+    apart = Rung(name="apart", applies=lambda model, state: decoder.takes_along, act=go_apart)
     less = Rung(name="policy", applies=lambda model, state: lower(state) is not None, act=keep_less)
-    return (less, *(rung for rung in RUNGS if rung.name != "checkpointing"))
+    return (apart, less, *(rung for rung in RUNGS if rung.name != "checkpointing"))
 
 
 def _input_bytes(decoder: Decoder) -> int:

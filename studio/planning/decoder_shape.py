@@ -98,6 +98,8 @@ class DecoderShape:
     """Whether their gradients are wanted."""
     lent: int = 0
     """Columns of all keys and values that layers make for others, and hold as long as a step takes."""
+    one_block: bool = False
+    """Whether each layer is one block, a mixer or an MLP: what the one kept is not there while the other computes."""
     streams: int = 1
     """Residual streams; of several each layer computes one, and cuts its gate (models/decoder/alt_up_layer.py)."""
     written_out: int = 0
@@ -208,6 +210,7 @@ def read_decoder(plan: BackendPlan, model: ModelFacts, recipe: Recipe) -> Decode
         element_bytes=element_bytes,
         routed=read_routed(model, spec),
         beside=beside,
+        one_block=bool(model.blocks),
         streams=count_streams(model),
         paired=stand_beside(model),
         windows=tuple(model.sliding_window if is_windowed else 0 for is_windowed in windowed),

@@ -133,13 +133,14 @@ def _phases_of(
     if shape.magnitudes:  # gate and up beside their gradients
         portion += 2 * width + groups["gate_up"].tail
     given_back = e * hidden * ((level > 0) + shape.keeps_branches + shape.paired)
-    if level == 3:
+    mlp_kept = level == 3 and not shape.one_block
+    if mlp_kept:
         given_back += e * (2 * width + groups["gate_up"].tail)
     experts = 0
     if shape.routed is not None:
         opened = shape.routed.opened_bytes(e)
         experts = shape.routed.backward_bytes(e) + (opened if level < 3 else 0)
-        given_back += opened if level == 3 else 0
+        given_back += opened if mlp_kept else 0
     mixing = tokens * (below + state + qkv + gradients + streams - given_back)
     # A branch that is multiplied has a gradient of its own, wide for its product, beside the gradient of attention.
     scaled = tokens * (2 * below + state + qkv + e * result - given_back)

@@ -49,6 +49,9 @@ GRAPH_OPERATIONS = 40e12
 FAST_CARDS, FAST_SHARE = (9, 10), 2.5
 """Compute capabilities (major) of Hopper and Blackwell in data centres, and how many times as many operations they do
 while a step is launched: 32 layers of 4,096 took an H200's host 120 ms, in which the card does 2,100 tokens of them."""
+FAST_TOKENS = 8192
+"""Of no more than these: a recording holds its activations beside those of steps that are launched, which for 157,000
+tokens of SmolLM2-135M are 53 GiB each, reckoned."""
 
 
 def estimate_calibration(vram_bytes: int) -> Calibration:
@@ -133,7 +136,8 @@ def predict_decoder(
 
 def is_small(operations_a_token: float, tokens: int, capability: tuple[int, int] = (0, 0)) -> bool:
     """Return whether a micro-step of so many tokens is short enough to gain by being recorded as a graph."""
-    most = GRAPH_OPERATIONS * (FAST_SHARE if capability[0] in FAST_CARDS else 1)
+    fast = capability[0] in FAST_CARDS and tokens <= FAST_TOKENS
+    most = GRAPH_OPERATIONS * (FAST_SHARE if fast else 1)
     return operations_a_token * tokens <= most
 
 

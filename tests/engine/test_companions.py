@@ -15,9 +15,12 @@ from studio.core.recipe import PreferenceSpec
 from studio.data.sequence_packing import Example
 from studio.engine.decoder_step import DecoderStep
 from studio.engine.objectives import get_objective
+from studio.engine.oom_fallback import climb, rungs_of
 from studio.engine.token_stream import join_apart, join_beside
+from studio.engine.train_state import TrainState
 from studio.models.adapt import unwrap
 from studio.models.decoder.decoder import Decoder, take_over
+from studio.models.optimize_model import Fast
 from tests.each_time import some_of_several
 from tests.engine.test_preference import draw_answers, make
 from tests.engine.test_preference_parity import assert_same_run
@@ -136,6 +139,18 @@ def test_where_they_cannot_go_along_they_take_their_own_pass():
     assert not take("llama").measures([*alone, examples[0]])
     step = DecoderStep(take("llama").decoder, objective=make("kto apo"), pad_id=0)
     assert not step.measures(examples)
+
+
+def test_where_memory_runs_out_they_take_their_own_pass_first():
+    """A run that fitted before keeps what it keeps: this costs a few rows of a forward pass and nothing else."""
+    step, examples, state = take("llama"), draw(), TrainState(micro_batch=8)
+    rungs = rungs_of(Fast(step.decoder, None), longest_tokens=64)
+    assert step.measures(examples) and climb(torch.nn.Module(), state, rungs)[0].name == "apart"
+    assert not step.measures(examples) and state.micro_batch == 8
+    assert climb(torch.nn.Module(), state, rungs)[0].name == "policy"
+    plain = DecoderStep(take("llama").decoder, objective=make("dpo"), pad_id=0)
+    assert "apart" not in [one.name for one in rungs if one.applies(torch.nn.Module(), state)]
+    assert not plain.decoder.takes_along, "nothing to give up"
 
 
 @pytest.mark.parametrize("name", ["kto", "kto weighed"])

@@ -321,6 +321,12 @@ def test_a_step_of_two_pairs_of_8b_is_recorded_where_the_card_waits_for_its_host
     assert cuda_graphs.SIZE_STEP_TOKENS == 64
 
 
+def test_what_a_small_model_keeps_of_many_tokens_is_not_held_twice():
+    a_token = 6 * 106e6
+    assert memory_estimate.is_small(a_token, 60_000, (9, 0)) and memory_estimate.is_small(a_token, 60_000)
+    assert not memory_estimate.is_small(a_token, 130_000, (9, 0))
+
+
 def test_drawn_answers_that_share_are_launched():
     step = DecoderStep(take(), objective=get_objective("grpo", SamplingSpec()), pad_id=0, shares_prompts=True)
     step._records = True
@@ -333,3 +339,13 @@ def test_drawn_answers_that_share_are_launched():
         take(), objective=get_objective("dpo", PreferenceSpec()), pad_id=0, shares_prompts=True
     )
     assert pairs.expects_sequences == 1, "on a processor nothing is read for a recording"
+
+
+def test_short_documents_beside_one_beyond_the_first_reach_have_angles_of_their_own():
+    """A recording has one table for all: with longrope documents of at most 256 tokens have others than longer ones."""
+    decoder, examples = take("phi4_mini"), draw_pairs(8, 3)
+    for longest, recorded in ((200, True), (300, False)):
+        step = make_recording(decoder, get_objective("dpo", PreferenceSpec()), examples, 4)
+        step._windows = [dataclasses.replace(one, longest=(longest,) * 4) for one in step._windows]
+        step.cut(examples[:4], 4, 400)
+        assert (step._shapes[1] is not None) == recorded

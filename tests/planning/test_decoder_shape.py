@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -88,6 +89,13 @@ def test_what_is_left_to_autograd_is_held_at_the_highest_level_alone(stored):
         assert shape.record.mean_bytes <= shape.record.held_bytes
         assert levels[2] == levels[1] and levels[3] - levels[2] >= shape.record.mean_bytes
         assert phase_bytes(shape, "input", 64)["attention"] >= 64 * shape.record.held_bytes
+    assert shape.one_block == family.startswith("nemotron")
+    # A layer that is a mixer alone has no MLP whose place is free by then.
+    together, alone = (
+        phase_bytes(dataclasses.replace(shape, one_block=one), "all", 4096)["attention"]
+        for one in (False, True)
+    )
+    assert alone > together
 
 
 def test_the_models_own_code_is_told_of_with_its_reason(stored):

@@ -17,7 +17,9 @@ again the more seldom the less that seems to bring (DOUBTED).
 None of this touches what is said. A draw hangs on logits, seed and position alone (sampler.py), never on a guess: a
 guess is right when it is what is drawn, and where it is wrong that same draw is kept, so there is no rejection that
 could be biased. And what is decided for a step hangs on times and on tokens before it: whether the draw at a position
-is read a step earlier or later, it is the same. So with guesses come the tokens that come without, drawn or greedy.
+is read a step earlier or later, it is the same. So with guesses come the tokens that come without, drawn or greedy, but
+where two tokens are as good as even: in fp32 on a processor a row among others is rounded in another order than alone
+(1e-4 of logits near 39), with guesses or with neighbours.
 """
 
 from __future__ import annotations
@@ -259,6 +261,9 @@ class Lookahead:
         rows = _round_rows(rows)
         fewer = max((one for one in self._times if one <= rows), default=0)
         work = max(rows, FEW_ROWS)
+        if not fewer and self._times:  # no less than its share of the next larger count: so it is tried
+            more = min(self._times)
+            return median_low(self._times[more].seconds) * rows / more
         if not fewer:
             return work / FEW_ROWS
         times = self._times[fewer]

@@ -18,17 +18,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from studio.core.json_file import parse_json
 from studio.core.temporary_folder import TemporaryFolder
 from studio.engine.guarded_code.confine import clean_environment
 from studio.engine.guarded_code.job_object import JobObject
 from studio.machine.probes.probe_context import PROGRAM
+
+if TYPE_CHECKING:
+    import psutil
 
 LOOK_S = 0.05
 """How often a waiting parent looks at a child's memory."""
@@ -40,6 +43,8 @@ MOST_CHILDREN = 4
 MARKER = "FINETUNE_STUDIO_GUARDED"
 """An environment variable by which a child's children are found, wherever they went."""
 SWEEPS = 20
+BEGIN_S = 0.01
+"""A process becomes another program in far less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,34 +288,63 @@ def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
 
 def _kill_tree(process: subprocess.Popen[bytes], mark: str) -> None:
     """Kill a process group; with `mark` also whoever left it, as often as that finds somebody."""
+    sweeps = bool(mark) and sys.platform != "win32"
+    family = _stop_family(process.pid) if sweeps else []
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
+    _kill(family)
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         return  # stuck in the system: nothing can end it
-    if not mark or sys.platform == "win32":
-        return
-    for _ in range(SWEEPS):
-        strays = list(_find_marked(mark))
-        if not strays:
+    for _ in range(SWEEPS if sweeps else 0):
+        strays, waits = _find_marked(mark, since_s=family[0].create_time() if family else 0.0)
+        _kill(strays)
+        if waits:
+            time.sleep(BEGIN_S)
+        elif not strays:
             return
-        for stray in strays:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(stray, signal.SIGKILL)
 
 
-def _find_marked(mark: str) -> Iterator[int]:
+def _kill(processes: Sequence[psutil.Process]) -> None:
     import psutil
 
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+
+
+def _stop_family(pid: int) -> list[psutil.Process]:
+    """Halt a process, so that it starts nobody any more, and return it with all that descend from it."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        first = psutil.Process(pid)
+        first.suspend()
+        return [first, *first.children(recursive=True)]
+    return []
+
+
+def _find_marked(mark: str, since_s: float) -> tuple[list[psutil.Process], bool]:
+    """Return who has the mark, and whether someone that began after `since_s` may have it in a moment.
+
+    While a process becomes another program it has no environment: the old one is gone, the new one not yet there.
+    """
+    import psutil
+
+    found, waits = [], False
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                yield process.pid
+            environment = process.environ()
+            if environment.get(MARKER) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+            elif not environment and process.create_time() >= since_s and process.memory_info().rss:
+                waits = True
         except (psutil.Error, OSError):
             continue  # another user's, or ended
+    return found, waits
 
 
 def _say_size(size_bytes: int) -> str:

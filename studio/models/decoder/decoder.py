@@ -81,6 +81,7 @@ class Decoder:
         self.rotary = RotaryTables(spec.rotary, kinds)
         self.head_scales = spec.logit_scale, spec.softcap  # changed where logits have a temperature
         self.score: nn.Linear | None = None  # set where rows are scored, in place of log-probabilities
+        self.takes_along = False  # set where rows may go along of which layers keep nothing
         self.follow(policy)
 
     @property
@@ -118,7 +119,7 @@ class Decoder:
         """Keep the 4-bit weights of the last `count` layers opened. Raises torch.OutOfMemoryError."""
         for number, layer in enumerate(self.layers):
             for group in layer.groups:
-                group.weights.keep_open(number >= len(self.layers) - count, self.kernels)
+                group.keep_open(number >= len(self.layers) - count, self.kernels)
 
     def rebind(self, choices: Mapping[str, str]) -> None:
         """Compute ops by other implementations from here on (op -> "reference" or "triton")."""

@@ -156,6 +156,11 @@ class LinearGroup:
                 torch.mul(b, scale, out=out)
         self.weights.note_change()
 
+    def keep_open(self, wanted: bool, kernels: Kernels) -> None:
+        """See FrozenWeights; nothing of a matrix that is let go of is held here after it."""
+        self._places = None
+        self.weights.keep_open(wanted, kernels)
+
     def release(self) -> None:
         """Give the modules weights of their own again; nothing of the group's own matrix is held here after it."""
         self._places = None

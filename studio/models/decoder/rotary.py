@@ -40,6 +40,17 @@ class RotaryTables:
             self._length = length
         return self._tables
 
+    def hangs_on_length(self, longest: int, device: torch.device) -> bool:
+        """Return whether short documents have other angles than they have beside one of `longest` tokens."""
+        if not self.length_dependent:
+            return False
+        brief, long = self.up_to(2, device), self.up_to(max(2, longest), device)
+        return any(
+            not torch.equal(one, other[:2])
+            for kind, both in brief.items()
+            for one, other in zip(both, long[kind], strict=True)
+        )
+
     @torch.no_grad()
     def _make(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         if kind.startswith(INVERSE):

@@ -169,6 +169,20 @@ def test_what_guesses_are_worth_is_learned_without_reading_them():
     assert ahead.describe().value and float(ahead.describe().reason.values["gain"]) > 2.0
 
 
+def test_when_sequences_have_ended_what_fewer_cost_is_measured_before_guesses_are_read():
+    """16 sequences until 4 have ended, every guess wrong: a row costs as much as each other, so none is read."""
+    ahead, tolds, guessed = Lookahead(), [Told(PERIOD * 4) for _ in range(16)], []
+    for told in tolds:
+        ahead.follow(told, len(told.tokens))
+    for step in range(100):
+        left = tolds if step < 40 else tolds[:12]
+        guesses = ahead.guess(left, [40] * len(left))
+        guessed.append(sum(one.count for one in guesses))
+        seconds = 0.01 * (len(left) + guessed[-1])
+        ahead.learn(seconds, left, guesses, [draw(one, 0) for one in guesses])
+    assert sum(count > 0 for count in guessed[40:]) < 6 and not ahead.describe().value
+
+
 def test_one_step_beside_a_busy_program_decides_nothing():
     ahead, tolds = Lookahead(), [Told(PERIOD * 4) for _ in range(16)]
     for told in tolds:

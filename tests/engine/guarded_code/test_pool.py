@@ -253,6 +253,24 @@ def test_programs_that_it_may_start_end_with_it(tmp_path):
     assert sleepers() == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="only on POSIX: there a job object ends them")
+def test_a_program_without_an_environment_ends_too(tmp_path):
+    """So is one, for a moment, that is just being started: one of five outlived its time limit once in a while."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import subprocess, sys, time\n"
+        "def f(completions, **m):\n"
+        "    sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        "    subprocess.Popen(sleep, start_new_session=True, env={})\n"
+        "    time.sleep(1000)\n",
+        "utf-8",
+    )
+    limits = CodeLimits(row_s=2.0 * slowness(), processes=True)
+    with CodePool(Program(path=path, function="f"), limits, seed=1, children=1) as pool:
+        assert pool.judge([row("hang")])[0].kind == "timeout"
+        assert sleepers() == []
+
+
 def sleepers():
     return [
         one.pid for one in psutil.process_iter(["cmdline", "status"])

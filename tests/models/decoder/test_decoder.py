@@ -228,6 +228,17 @@ def test_nothing_holds_a_matrix_after_release():
     assert all(one.expired() for one in matrices)
 
 
+def test_nothing_holds_an_opened_matrix_that_is_let_go_of(monkeypatch):
+    model, asked = make_model("llama"), []
+    decoder = take(model)
+    group = decoder.layers[0].groups[0]
+    ours(model, decoder, 1.0)
+    assert group._places is not None
+    monkeypatch.setattr(group.weights, "keep_open", lambda wanted, kernels: asked.append(wanted))
+    group.keep_open(False, decoder.kernels)
+    assert group._places is None and asked == [False]
+
+
 def test_linears_without_adapters_get_memory_of_their_own_again_too():
     model = make_model("llama", targets=["q_proj", "v_proj"])
     take(model).release()
