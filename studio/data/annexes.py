@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.data.columns import LOOKED_AT, WORDY, Column, repeats
+from studio.data.columns import LOOKED_AT, WORDY, Column
 from studio.data.formats.aliases import ANSWERS, MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
@@ -37,6 +37,8 @@ WHOLE_WORDS = 6
 FULL_STOPS = tuple(".!?…。！？｡")
 APART = 0.8
 """So many different questions to each different answer tell the rows apart."""
+OTHERWISE = 0.2
+"""Of the rows, more answers that differ are no slips of the pen."""
 CITED_WORDS, DIGITS = 16, 0.5
 """A citation has fewer words, and so many of them name a page, a year or a paragraph."""
 
@@ -139,4 +141,14 @@ def is_another(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
     words, mine = part_name(one.name), part_name(answer.name)
     kinds = len(words) == len(mine) == 2 and words[1] == mine[1] in ANSWERS and words[0] != mine[0]
     texts = one.plain and one.is_prose and answer.is_prose and one.filled >= MOSTLY
-    return kinds and texts and not {*words} & NOTED and not repeats(one.name, [answer.name], rows)
+    return kinds and texts and not {*words} & NOTED and _differs(one.name, answer.name, rows)
+
+
+def _differs(name: str, other: str, rows: Sequence[Values]) -> bool:
+    """Return whether two columns say something else often enough that it matters which of them is learned."""
+    pairs = [
+        (say_material(row.get(name)).strip(), say_material(row.get(other)).strip())
+        for row in rows[:LOOKED_AT]
+    ]
+    pairs = [pair for pair in pairs if all(pair)]
+    return sum(one not in two and two not in one for one, two in pairs) > OTHERWISE * len(pairs)

@@ -154,6 +154,8 @@ def weigh_material(
         if learned:
             # What an answer is held against is no part of its question.
             left += [one for one in rest if _judges(one)]
+        if {asked, learned} <= {*known}:
+            left += [one for one in rest if is_wrong(one, known[asked], known[learned], rows)]
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None

@@ -31,6 +31,7 @@ from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
+from studio.data.joint_formats import list_joint
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
 from studio.data.prompt_answers import holds_prompts, list_worded
@@ -211,6 +212,7 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         if score.confidence - confidence < MARGIN
         and (name == best.name or not _tells_the_same(scores[name].match, score.match, rows))
     )
+    rivals += () if chosen else list_joint(best, score.match.mapping, columns)
     asked: tuple[Question, ...] = ()
     talk = next((name for name in rivals if name in TALKED and name != best.name), "")
     if not complete and talk and _tells_the_same(score.match, scores[talk].match, rows):

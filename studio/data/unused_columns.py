@@ -194,6 +194,9 @@ def find_rest(
     if asked and learned and hints(known[learned[0]], LABEL) and known[learned[0]].is_labels:
         # A label beside two texts was found for both, however short one of them is.
         old += [one for one in rest if one not in old and one.plain and _is_varied(one, rows)]
+    old += [
+        one for one in rest if one not in old and any(is_another(one, answer, rows) for answer in answers)
+    ]
     heavy += [one for one in old if one not in heavy]
     if asked and learned:
         heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]

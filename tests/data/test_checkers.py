@@ -239,3 +239,21 @@ def test_two_kinds_of_answers_are_asked_about(tell):
     ]
     report = tell(query=TASKS, raw_answer=SAID, pruned_answer=brief)
     assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}
+    # So they are where half of them say the same.
+    half = [said if n % 2 else other for n, (said, other) in enumerate(zip(SAID, brief, strict=True))]
+    report = tell(query=TASKS, raw_answer=SAID, pruned_answer=half)
+    assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}
+    slip = [*SAID[:-1], brief[-1]]
+    assert asked(tell(query=TASKS, raw_answer=SAID, pruned_answer=slip)) == {}
+
+
+def test_rows_for_several_trainers_are_asked_about(tell):
+    worse = [f"It goes to {port} some time." for port in PORTS]
+    pairs = {"prompt": TASKS, "chosen": SAID, "rejected": worse}
+    votes = {"completion": SAID, "label": [True, False] * 6}
+    plain = {"instruction": TASKS, "output": [said.upper() for said in SAID]}
+    assert asked(tell(**pairs)) == {}
+    assert asked(tell(**plain, **pairs, **votes)) == {"format": ["preference", "kto", "alpaca"]}
+    assert asked(tell(**pairs, **votes)) == {"format": ["preference", "kto"]}
+    assert asked(tell(**pairs, **votes, format="preference")).get("format") is None
+    assert tell(**pairs, **votes, format="kto")["mapping"]["completion"] == "completion"

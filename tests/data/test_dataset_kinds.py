@@ -129,6 +129,7 @@ def test_what_stands_in_the_prompt_is_not_read_again(tell):
         ("correct_answer", "incorrect_answer"),
         ("correct answer", "wrong answer"),
         ("correct", "incorrect"),
+        ("Right Answer", "False Answer"),
     ],
 )
 @pytest.mark.parametrize("told", [WRONG, RIGHT[1:] + RIGHT[:1]])
