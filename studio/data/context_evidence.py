@@ -31,6 +31,7 @@ from studio.data.ranking import (
     JUDGED,
     MACHINES,
     MADE,
+    WRONG,
     find_right,
     is_wrong,
 )
@@ -48,7 +49,7 @@ from studio.data.related_names import (
 from studio.data.unused_columns import COMPARED
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
-WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
+NO_ANSWER = WRONG | {"hallucinated", "hallucination"}
 """Words in the names of what is no answer."""
 OPTIONS = frozenset("option options choice choices candidates alternatives".split())
 """Words in the names of what an answer could be chosen from."""
@@ -98,7 +99,7 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     ]
     right = find_right([*measured.values()])
     if right is not None and right.name == mapping.get("completion"):
-        known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
+        known = [one for one in known if not {*part_name(one.name)} & NO_ANSWER]  # wrong answers are none
     known = [one for one in known if not (answers and _judges(one))]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
@@ -204,7 +205,7 @@ def weigh_material(
 def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped) -> bool:
     """Return whether a column is left out: a note, another form of one in use, or what holds the answer, or others."""
     words = {*part_name(one.name)}
-    if words & WRONG or (words & NOTED and not words & WRITTEN):
+    if words & NO_ANSWER or (words & NOTED and not words & WRITTEN):
         return True
     used = [name for name in mapping.values() if name]
     if "choices" in mapping and words & OPTIONS:

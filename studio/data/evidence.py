@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from studio.core.i18n import Text, text
 from studio.data.annexes import ORDERS, lists_key_words, takes
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
-from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
+from studio.data.context_evidence import NO_ANSWER, are_answered, is_noted, is_second, weigh_material
 from studio.data.dataset_kinds import find_entry, find_remark
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -346,7 +346,7 @@ def _holds_marks(one: Column) -> bool:
 
 def _competes(one: Column, answer: Column, question: Column) -> bool:
     """Return whether a column beside question and answer could be either of them, or belongs to them unseen."""
-    if {*part_name(one.name)} & WRONG or (answer.plain and _holds_marks(one)):
+    if {*part_name(one.name)} & NO_ANSWER or (answer.plain and _holds_marks(one)):
         return False
     if one.cut or (answer.plain and one.structured and not hints(one, ANSWERS)):
         return False  # the answer once more, in its parts
