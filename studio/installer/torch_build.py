@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 
 WHEELS = "https://download.pytorch.org/whl"
@@ -98,10 +99,12 @@ def find_offered(builds, version, tag, wheels=WHEELS):
 
     Gives up after ANSWER_S in all: without that, a blocked site would hold up every installation for minutes.
     """
-    answers = {}
+    answers, ends_s = {}, time.monotonic() + ANSWER_S
 
     def ask():
         for build in builds:
+            if time.monotonic() >= ends_s:  # nobody waits any more
+                return
             try:
                 with urllib.request.urlopen(f"{wheels}/{build}/torch/", timeout=ANSWER_S) as page:
                     text = page.read().decode("utf-8", "replace")

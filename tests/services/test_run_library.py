@@ -25,6 +25,7 @@ from studio.engine.run_folder import RunFolder, create_run
 from studio.services.desk import Desk
 from studio.services.run_library import judge_resume
 from studio.services.run_summary import SPARK_POINTS
+from tests.slowness import processor_slowness
 from tests.ui.conftest import MACHINE
 
 HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -200,8 +201,9 @@ def test_500_runs_are_listed_quickly(desk, workspace):
     other = Desk(workspace)
     assert [len(entry.spark) for entry in other.library.entries()] == [60] * 500
     restarted_s = time.process_time() - begun_s
-    assert again_s < 0.3, f"{again_s:.2f} s"
-    assert restarted_s < 0.9, f"{restarted_s:.2f} s after a restart, {first_s:.2f} s at first"
+    slow = processor_slowness()  # beside another program the same work takes more of a processor, too
+    assert again_s < 0.3 * slow, f"{again_s:.2f} s"
+    assert restarted_s < 0.9 * slow, f"{restarted_s:.2f} s after a restart, {first_s:.2f} s at first"
 
 
 def test_a_spoilt_cache_is_read_over(desk, workspace):

@@ -19,7 +19,7 @@ TIE = 0.05
 """Logits so close are no choice: llama.cpp rounds what it multiplies to 16 bits, and experts may change places."""
 ROUNDED = 0.003
 """What llama.cpp's rounding of activations to 8 bits adds, in nats, however the weights are packed."""
-NO_FILE = {"glm", "helium", "granite_dense", "granite_hybrid", "minicpm3", "gemma3n"}
+NO_FILE = {"glm", "helium", "granite_dense", "granite_hybrid", "minicpm3", "gemma3n", "nemotron_h"}
 """Families of the fast path that GGUF files of this studio do not hold: refused by name."""
 
 
