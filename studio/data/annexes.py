@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.data.columns import LOOKED_AT, WORDY, Column, repeats
+from studio.data.columns import LOOKED_AT, WORDY, Column
 from studio.data.formats.aliases import ANSWERS, MATERIAL, SOURCES
 from studio.data.formats.cells import Values, count_words
 from studio.data.formats.column_names import part_name
@@ -35,6 +35,10 @@ CITED = frozenset(
 WHOLE_WORDS = 6
 """Words from which on an answer is a sentence, and whole."""
 FULL_STOPS = tuple(".!?…。！？｡")
+APART = 0.8
+"""So many different questions to each different answer tell the rows apart."""
+OTHERWISE = 0.2
+"""Of the rows, more answers that differ are no slips of the pen."""
 CITED_WORDS, DIGITS = 16, 0.5
 """A citation has fewer words, and so many of them name a page, a year or a paragraph."""
 
@@ -78,9 +82,24 @@ def holds_objects(name: str, rows: Sequence[Values]) -> bool:
     return bool(parts) and all(isinstance(one, Mapping) for one in parts)
 
 
-def is_behind(one: Column, answer: Column, columns: Sequence[str], rows: Sequence[Values]) -> bool:
-    """Return whether a column only stands behind an answer: it explains it, says where it stands, or says it again."""
-    return follows(one, answer, columns) or cites(one, answer, rows) or tells(one, answer, rows)
+def is_behind(
+    one: Column, answer: Column, read: Sequence[str], columns: Sequence[str], rows: Sequence[Values]
+) -> bool:
+    """Return whether a column only stands behind an answer: it explains it, says where it stands, or says it again.
+
+    read: the columns of the question. Where they are the same in rows whose answers differ, only such a column tells
+    the rows apart: a law's paragraph in each row under `What does it say?` is what is asked about.
+    """
+    if tells(one, answer, rows):
+        return True
+    return (follows(one, answer, columns) or cites(one, answer, rows)) and tell_apart(read, answer.name, rows)
+
+
+def tell_apart(read: Sequence[str], answer: str, rows: Sequence[Values]) -> bool:
+    """Return whether the columns `read` differ from row to row about as often as the answers."""
+    rows = [row for row in rows[:LOOKED_AT] if row.get(answer)]
+    asked = {tuple(say_material(row.get(name)) for name in read) for row in rows}
+    return len(asked) >= APART * len({say_material(row.get(answer)) for row in rows})
 
 
 def tells(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
@@ -122,4 +141,14 @@ def is_another(one: Column, answer: Column, rows: Sequence[Values]) -> bool:
     words, mine = part_name(one.name), part_name(answer.name)
     kinds = len(words) == len(mine) == 2 and words[1] == mine[1] in ANSWERS and words[0] != mine[0]
     texts = one.plain and one.is_prose and answer.is_prose and one.filled >= MOSTLY
-    return kinds and texts and not {*words} & NOTED and not repeats(one.name, [answer.name], rows)
+    return kinds and texts and not {*words} & NOTED and _differs(one.name, answer.name, rows)
+
+
+def _differs(name: str, other: str, rows: Sequence[Values]) -> bool:
+    """Return whether two columns say something else often enough that it matters which of them is learned."""
+    pairs = [
+        (say_material(row.get(name)).strip(), say_material(row.get(other)).strip())
+        for row in rows[:LOOKED_AT]
+    ]
+    pairs = [pair for pair in pairs if all(pair)]
+    return sum(one not in two and two not in one for one, two in pairs) > OTHERWISE * len(pairs)

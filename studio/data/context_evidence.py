@@ -31,7 +31,9 @@ from studio.data.ranking import (
     JUDGED,
     MACHINES,
     MADE,
+    WRONG,
     find_right,
+    is_wrong,
 )
 from studio.data.related_names import (
     OLD,
@@ -47,7 +49,7 @@ from studio.data.related_names import (
 from studio.data.unused_columns import COMPARED
 from studio.data.whole_examples import SIGNS_CHARACTERS, ends_with
 
-WRONG = frozenset("distractor distractors incorrect wrong hallucinated hallucination".split())
+NO_ANSWER = WRONG | {"hallucinated", "hallucination"}
 """Words in the names of what is no answer."""
 OPTIONS = frozenset("option options choice choices candidates alternatives".split())
 """Words in the names of what an answer could be chosen from."""
@@ -91,12 +93,14 @@ def leaves_words(columns: Sequence[str], rows: Sequence[Values], mapping: Mapped
     answers = [
         measured[name] for name in (mapping.get("completion"), mapping.get("output")) if name in measured
     ]
-    known = [one for one in known if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
+    known = [
+        one for one in known if not any(is_behind(one, answer, read, columns, rows) for answer in answers)
+    ]
     right = find_right([*measured.values()])
     if right is not None and right.name == mapping.get("completion"):
-        known = [one for one in known if not {*part_name(one.name)} & WRONG]  # wrong answers are none
+        known = [one for one in known if not {*part_name(one.name)} & NO_ANSWER]  # wrong answers are none
     known = [one for one in known if not (answers and _judges(one))]
-    read = [name for role, name in mapping.items() if name and role not in ("completion", "output")]
     talk = mapping.get("messages") or mapping.get("conversations") or ""
     if talk and are_answered(talk, rows):
         known = [one for one in known if not (_is_checked(one) or _is_drawn(one))]
@@ -151,6 +155,8 @@ def weigh_material(
         if learned:
             # What an answer is held against is no part of its question.
             left += [one for one in rest if _judges(one)]
+        if {asked, learned} <= {*known}:
+            left += [one for one in rest if is_wrong(one, known[asked], known[learned], rows)]
         if all(one in left or _is_left(one, learned, rows, mapping) for one in rest):
             return text("data.evidence.noted", columns=show_names([one.name for one in rest]))
         return None
@@ -163,6 +169,8 @@ def weigh_material(
     others = [other for other in others if not joins(other.name, [first, *used], rows)]
     others = [other for other in others if not is_half(other.name, [first])]
     if others and not are_twins(first, asked):
+        return None
+    if {asked, learned} <= {*known} and is_wrong(one, known[asked], known[learned], rows):
         return None
     words = {*part_name(first)}
     constant = asked in known and known[asked].distinct == 1 and hints(one, QUESTIONS)
@@ -197,7 +205,7 @@ def weigh_material(
 def _is_left(one: Column, learned: str, rows: Sequence[Values], mapping: Mapped) -> bool:
     """Return whether a column is left out: a note, another form of one in use, or what holds the answer, or others."""
     words = {*part_name(one.name)}
-    if words & WRONG or (words & NOTED and not words & WRITTEN):
+    if words & NO_ANSWER or (words & NOTED and not words & WRITTEN):
         return True
     used = [name for name in mapping.values() if name]
     if "choices" in mapping and words & OPTIONS:

@@ -34,7 +34,7 @@ from studio.data.unicode_scripts import SCRIPTS
 from studio.hub.child import DownloadStopped
 
 MANIFEST = "manifest.json"
-VERSION = 16
+VERSION = 17
 """Changes with anything that makes a converted data set look different."""
 EDGE_BYTES = 2**16
 """So much of a file's head and tail goes into its key, beside its size and time."""

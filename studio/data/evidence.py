@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from studio.core.i18n import Text, text
 from studio.data.annexes import ORDERS, lists_key_words, takes
 from studio.data.columns import LOOKED_AT, Column, measure_columns, repeats
-from studio.data.context_evidence import WRONG, are_answered, is_noted, is_second, weigh_material
+from studio.data.context_evidence import NO_ANSWER, are_answered, is_noted, is_second, weigh_material
 from studio.data.dataset_kinds import find_entry, find_remark
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -24,7 +24,7 @@ from studio.data.formats.aliases import (
     SOURCES,
 )
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
-from studio.data.formats.checkers import find_checkers
+from studio.data.formats.checkers import are_sure, find_checkers
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
 from studio.data.formats.message_parsing import holds_turns
@@ -135,7 +135,8 @@ def _weigh_format(
     known = [*measure_columns(columns, rows).values()]
     known_answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
     counted = known_answer is None or not known_answer.is_prose
-    if choices[0] == "rl" and counted and (checkers := find_checkers(columns, rows)):
+    checkers = find_checkers(columns, rows) if choices[0] == "rl" and counted else ()
+    if checkers and ("answer" in mapping or are_sure(checkers, mapping.get("prompt", ""), rows)):
         return text("data.evidence.checked", columns=show_names(checkers))
     if choices[0] == "messages":
         talks = [one for one in known if any(holds_turns(row.get(one.name)) for row in rows[:LOOKED_AT])]
@@ -345,7 +346,7 @@ def _holds_marks(one: Column) -> bool:
 
 def _competes(one: Column, answer: Column, question: Column) -> bool:
     """Return whether a column beside question and answer could be either of them, or belongs to them unseen."""
-    if {*part_name(one.name)} & WRONG or (answer.plain and _holds_marks(one)):
+    if {*part_name(one.name)} & NO_ANSWER or (answer.plain and _holds_marks(one)):
         return False
     if one.cut or (answer.plain and one.structured and not hints(one, ANSWERS)):
         return False  # the answer once more, in its parts

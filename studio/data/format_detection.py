@@ -24,16 +24,17 @@ from studio.data.evidence import weigh
 from studio.data.formats import FORMATS
 from studio.data.formats.aliases import EXPECTED, INSTRUCTION, QUESTIONS
 from studio.data.formats.cells import Values, is_empty, shorten, show_names
-from studio.data.formats.checkers import find_checkers
+from studio.data.formats.checkers import find_checkers, order_formats
 from studio.data.formats.choices import find_series
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Format, Kind, Mapped, Match, Score
 from studio.data.formats.notes import Note
 from studio.data.grading import ask_counting, ask_labels, ask_verdicts, list_labels
+from studio.data.joint_formats import list_joint
 from studio.data.mapping_file import read_mapping
 from studio.data.open_question import Question
-from studio.data.prompt_answers import list_worded
+from studio.data.prompt_answers import holds_prompts, list_worded
 from studio.data.ranking import is_true
 from studio.data.row import Row, RowError
 from studio.data.said_columns import check_columns, find_format, refuse_role
@@ -211,6 +212,7 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         if score.confidence - confidence < MARGIN
         and (name == best.name or not _tells_the_same(scores[name].match, score.match, rows))
     )
+    rivals += () if chosen else list_joint(best, score.match.mapping, columns)
     asked: tuple[Question, ...] = ()
     talk = next((name for name in rivals if name in TALKED and name != best.name), "")
     if not complete and talk and _tells_the_same(score.match, scores[talk].match, rows):
@@ -226,7 +228,11 @@ def _choose(columns: Sequence[str], rows: Sequence[Values], chosen: Mapped) -> U
         order = rivals if open_talks or checked else sorted(rivals, key=lambda name: name in ("text", "rl"))
         asked = (ask_format(what, order),)
     elif score.confidence < ACCEPT:
+        checkers = find_checkers(columns, rows) if best.name == "rl" else []
         what = text("data.sniff.unsure", format=best.name, columns=show_names(columns))
+        if checkers:
+            what = text("data.ask.checkers", columns=show_names(checkers))
+            names = order_formats(checkers, score.match.mapping["prompt"], rows)
         asked = (ask_format(what, names),)
     found = _settle(best, score.match, columns, rows, score, asked, chosen)
     return dataclasses.replace(found, ranked=ranked)
@@ -274,8 +280,13 @@ def _take(
                 text("data.sniff.missing.why", columns=show_names(columns)),
                 text("data.sniff.missing.fix", role=role),
             )
-        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in EXPECTED:
-            # Who was told that it holds words, and wants them learned, has said which column.
+        open_talks = [name for name in free if role == "prompt" and holds_prompts(name, rows)]
+        if len(open_talks) == 1:
+            match = dataclasses.replace(match, mapping={**match.mapping, role: open_talks[0]})
+            continue
+        known = {*EXPECTED, *map(simplify, find_checkers(columns, rows))}
+        if role in ANSWERING and len(free) == 1 and simplify(free[0]) in known:
+            # Who was told what it holds, and wants that learned, has said which column.
             match = dataclasses.replace(match, mapping={**match.mapping, role: free[0]})
             continue
         ranked = role in (*ANSWERING, *ASKED)

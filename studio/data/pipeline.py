@@ -305,9 +305,12 @@ def is_trainable(understanding: Understanding) -> bool:
 def refuses_training(rows_read: int, rows_refused: int, problems: Problems) -> bool:
     """Return whether so large a share of the rows is broken that a person must look first.
 
-    A tie is not broken, nor is a question that its text does not answer.
+    A tie is not broken, nor is a question that its text does not answer; but where nothing says so of the row, and
+    most lists of answers are empty, they were lost.
     """
     whole = problems.counts[RowCode.UNDECIDED] + problems.counts[RowCode.UNANSWERED]
+    empty = problems.counts[RowCode.NO_ANSWERS]
+    whole += empty if 2 * empty <= rows_read else 0
     return rows_refused - whole > REFUSED_SHARE * (rows_read - whole)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from studio.data.columns import LOOKED_AT, Column, measure_columns
-from studio.data.context_evidence import is_noted
+from studio.data.context_evidence import are_answered, is_noted
 from studio.data.formats.cells import Values, is_empty
 from studio.data.formats.checkers import find_checkers
 from studio.data.formats.column_names import BLOCKING, part_name, simplify
 from studio.data.formats.format import Mapped
+from studio.data.formats.prompt_answer import has_turns
 from studio.data.formats.rl import POSED, SURE, is_checkable
 from studio.data.ranking import MOSTLY, is_answer, may_answer
 
@@ -60,14 +61,22 @@ def is_sentence(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values])
     return texts and answer.is_prose and answer.words >= SENTENCE and answer.filled >= MOSTLY
 
 
+def holds_prompts(name: str, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds turns whose last one waits for an answer."""
+    cells = [row[name] for row in rows[:LOOKED_AT] if not is_empty(row.get(name))]
+    return bool(cells) and all(map(has_turns, cells)) and not are_answered(name, rows)
+
+
 def list_worded(mapping: Mapped, columns: Sequence[str], rows: Sequence[Values]) -> tuple[str, ...]:
     """Return what a prompt and a known answer in words may be, the likelier format first; () for any other.
 
     Words are learned as often as they are held against the model's own, and no program holds them exactly.
     """
     answer = measure_columns(columns, rows).get(mapping.get("answer", ""))
-    posed = simplify(mapping.get("prompt", "")) in POSED
-    if answer is None or not posed or simplify(answer.name) not in SURE or not answer.plain:
+    turned = holds_prompts(mapping.get("prompt", ""), rows)
+    if answer is None or not answer.plain or not (turned or simplify(mapping.get("prompt", "")) in POSED):
+        return ()
+    if simplify(answer.name) not in SURE and not (turned and answer.words >= SENTENCE):
         return ()
     cells = [row[answer.name] for row in rows[:LOOKED_AT] if not is_empty(row.get(answer.name))]
     if answer.coded or sum(map(is_checkable, cells)) >= CHECKED * len(cells):

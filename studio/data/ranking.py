@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studio.data.columns import Column
+from studio.data.columns import Column, resembles
 from studio.data.dataset_kinds import ASKING, find_class, find_entry, find_remark, find_titled
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -16,6 +16,7 @@ from studio.data.formats.aliases import (
     QUESTIONS,
     SOURCES,
 )
+from studio.data.formats.cells import Values
 from studio.data.formats.column_names import BLOCKING, is_guessed, part_name, simplify
 from studio.data.formats.context import TECHNICAL
 from studio.data.related_names import OLD, are_twins, hints, is_language, is_renewed
@@ -105,6 +106,17 @@ def find_right(columns: Sequence[Column]) -> Column | None:
     named = [(one, {*part_name(one.name)}) for one in columns if one.distinct > 1 and not one.counted]
     right = [one for one, words in named if words & RIGHT and words <= RIGHT | OPTION]
     return right[0] if wrong and len(right) == 1 else None
+
+
+def is_wrong(one: Column, asked: Column, answer: Column, rows: Sequence[Values]) -> bool:
+    """Return whether a column holds wrong answers to what is asked, and no text that the right one was made of.
+
+    Of a text that is to be mended, the faulty form has most of its words, and nothing is asked.
+    """
+    if one is asked or find_right([one, answer]) is not answer or not {*part_name(one.name)} & WRONG:
+        return False
+    questions = hints(asked, QUESTIONS) or asked.asks > ASKING
+    return questions or not (asked.distinct == 1 or resembles(one.name, answer.name, rows))
 
 
 def is_true(name: str) -> bool:

@@ -266,7 +266,7 @@ def find_reshapes(
             look(lambda columns, rows: find_transcript(columns, rows, container))
         look(give_roles)
     look(find_filled)
-    look(find_signed)
+    look(lambda columns, rows: find_signed(columns, rows, spec.format, spec.mapping))
     return (*first, *steps), asked
 
 

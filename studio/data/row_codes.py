@@ -34,6 +34,8 @@ class RowCode(StrEnum):
     EMPTY = "E122", "refused"
     UNANSWERED = "E123", "refused"
     """The text holds no answer to its question, and the row says so: nothing is broken."""
+    NO_ANSWERS = "E124", "refused"
+    """The list of what a text answers is empty, and nothing says why: where most are, the answers were lost."""
     UNKNOWN_ROLE = "E130", "refused"
     NO_ANSWER = "E131", "refused"
     ENDS_WITH_QUESTION = "E132", "noted"

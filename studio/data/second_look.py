@@ -26,7 +26,7 @@ from studio.data.formats.message_parsing import find_turns
 from studio.data.formats.roles import read_role
 from studio.data.grading import ORIGINS, ask_labels
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, GRADED, MOSTLY, TOLD, is_answer
+from studio.data.ranking import DATED, GRADED, MOSTLY, TOLD, is_answer, is_wrong
 from studio.data.related_names import hints, is_renewed
 from studio.data.unused_columns import ASKED, VARIED
 
@@ -102,6 +102,7 @@ def look_again(
     answer = known[mapping[role]]
     rest = [one for name, one in known.items() if name not in mapping.values()]
     rest = [one for one in rest if one.filled >= MOSTLY and one.distinct > 1 and not cites(one, answer, rows)]
+    rest = [one for one in rest if not is_wrong(one, known[asked], answer, rows)]
     # What became of a text is learned, whatever somebody found out about it.
     renewed = is_renewed(answer.name, asked)
     if role not in chosen and not renewed and (told := find_told(answer, rest, rows)):

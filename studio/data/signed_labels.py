@@ -1,4 +1,4 @@
-"""Labels of answers that are written as 1 and -1: yes and no; 0 between them is neither, and none."""
+"""Labels of answers that are written as 1 and -1: yes and no; 0 between them is neither: nobody voted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
-from studio.data.formats.aliases import ANSWERS, LABEL, LISTS
+from studio.data.formats.aliases import LABEL
 from studio.data.formats.cells import Values, is_empty, shorten
-from studio.data.formats.column_names import find_core, simplify
+from studio.data.formats.column_names import simplify
+from studio.data.formats.format import Mapped
+from studio.data.formats.kto import FORMAT, NEITHER
 from studio.data.row import Row
 
-SIGNS = {"1": True, "+1": True, "1.0": True, "-1": False, "-1.0": False, "0": None, "0.0": None}
+SIGNS = {"1": True, "+1": True, "1.0": True, "-1": False, "-1.0": False, "0": NEITHER, "0.0": NEITHER}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ class Signed:
         return text("data.reshape.signed", column=shorten(self.column))
 
     def apply(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield each Row with its label as yes or no; what is neither is null, and anything else as it is."""
+        """Yield each Row with its label as yes, no or NEITHER, and anything else as it is."""
         for row in rows:
             cell = row.values.get(self.column)
             if row.problem is None and not is_empty(cell):
@@ -40,13 +42,21 @@ class Signed:
             yield row
 
 
-def find_signed(columns: Sequence[str], rows: Sequence[Values]) -> Signed | None:
-    """Return the label of answers that is 1 or -1 throughout; None where there is none."""
-    if not any(simplify(name) in (*ANSWERS, *LISTS) or find_core(name) in ANSWERS for name in columns):
-        return None  # a number that sorts texts is learned as it stands
-    for name in columns:
-        cells = {str(row[name]).strip() for row in rows if not is_empty(row.get(name))}
-        said = {SIGNS[cell] for cell in cells if cell in SIGNS}
-        if simplify(name) in LABEL and cells <= {*SIGNS} and {True, False} <= said:
-            return Signed(column=name)
-    return None
+def find_signed(columns: Sequence[str], rows: Sequence[Values], format: str, chosen: Mapped) -> Signed | None:
+    """Return the label of answers that is 1 or -1 throughout; None where there is none.
+
+    format, chosen: what the person said of the data. A number that sorts texts, as a stance does, stays as it stands:
+    only where question, answer and label are there is it a vote.
+    """
+    if format not in ("auto", FORMAT.name) or not {*chosen} <= {*FORMAT.roles}:
+        return None
+    match = FORMAT.match(columns, chosen, rows)
+    name = match.mapping.get("label", "")
+    if match.missing or simplify(name) not in LABEL:
+        return None
+    cells = {str(row[name]).strip() for row in rows if not is_empty(row.get(name))}
+    return (
+        Signed(column=name)
+        if {True, False} <= {SIGNS.get(cell, cell) for cell in cells} <= {*SIGNS.values()}
+        else None
+    )

@@ -304,6 +304,9 @@ def _assemble(
     if first.container in (delimited.CSV.name, delimited.TSV.name):
         with refusing(first.path), open_stream(first) as stream:
             notes += delimited.list_headers(stream, first.encoding, first.container)
+    if first.container == workbook.CONTAINER.name:
+        with refusing(first.path), open_stream(first) as stream:
+            notes += workbook.list_headers(stream, ReadOptions(name=first.shown_name, sheet=first.sheet))
     choices = next((question.choices for question in questions if question.id == "encoding"), ())
     return Source(
         source=spec.source,

@@ -8,12 +8,14 @@ from studio.core.i18n import text
 from studio.data.annexes import (
     ORDERS,
     TASKS,
+    cites,
     holds_objects,
     is_annex,
     is_another,
     is_behind,
     is_read,
     lists_key_words,
+    tell_apart,
 )
 from studio.data.column_questions import ANSWERING, ask_choice, ask_format, ask_role
 from studio.data.columns import LOOKED_AT, WORDY, Column, joins, measure_columns, repeats, resembles
@@ -37,7 +39,7 @@ from studio.data.formats.message_parsing import holds_turns
 from studio.data.labels import SORTING, points_into
 from studio.data.likelihood import ASIDE, NOTED, THOUGHTS, TRACES
 from studio.data.open_question import Question
-from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted
+from studio.data.ranking import DATED, JUDGED, MADE, THINKING, are_drafts, is_drafted, is_wrong
 from studio.data.related_names import (
     are_twins,
     are_versions,
@@ -115,7 +117,8 @@ def find_rest(
     rest = [one for one in rest if one.distinct > 1 or not {*part_name(one.name)} & ASIDE]
     rest = [one for one in rest if not is_linked(one, rows)]
     answers = [known[mapping[role]] for role in ANSWERING if mapping.get(role) in known]
-    rest = [one for one in rest if not any(is_behind(one, answer, columns, rows) for answer in answers)]
+    read = [name for role, name in mapping.items() if name and role not in ANSWERING]
+    rest = [one for one in rest if not any(is_behind(one, answer, read, columns, rows) for answer in answers)]
     if format.name == "text":
         rest = [one for one in rest if not (one.structured and is_annex(one, rows))]
     rest = [one for one in rest if not _sorts_rows(one)]
@@ -145,6 +148,9 @@ def find_rest(
         # What a list was made for stands in the title above it: the dish whose ingredients are read.
         heads = find_heads(asked[0], columns, rows)
         heavy += [known[name] for name in heads if name not in used and known[name] not in heavy]
+    if asked and answers and not tell_apart(read, answers[0].name, rows):
+        others = [one for name, one in known.items() if name not in used and one not in heavy]
+        heavy += [one for one in others if one.distinct > 1 and cites(one, answers[0], rows)]
     if asked and learned:
         # Its twin is no smaller for all the other forms in which both are written out.
         heavy += [
@@ -176,6 +182,9 @@ def find_rest(
         ]
     # What became of a text holds most of it, which is to be read all the same.
     old = [one for one in rest if any(is_renewed(name, one.name) for name in learned)]
+    if asked and learned:
+        # A wrong answer became no right one.
+        old = [one for one in old if not is_wrong(one, known[asked[0]], known[learned[0]], rows)]
     if asked and learned and _says_whether(known[learned[0]], rows):
         # What is said with yes or no of a text is said of it together with what stands beside it.
         old += [one for name, one in known.items() if name not in used and _is_varied(one, rows)]
@@ -185,6 +194,9 @@ def find_rest(
     if asked and learned and hints(known[learned[0]], LABEL) and known[learned[0]].is_labels:
         # A label beside two texts was found for both, however short one of them is.
         old += [one for one in rest if one not in old and one.plain and _is_varied(one, rows)]
+    old += [
+        one for one in rest if one not in old and any(is_another(one, answer, rows) for answer in answers)
+    ]
     heavy += [one for one in old if one not in heavy]
     if asked and learned:
         heavy = [one for one in heavy if one in old or not joins(one.name, [asked[0], learned[0]], rows)]
@@ -256,17 +268,21 @@ def ask_rest(
         rest = [one for one in rest if not are_rivals(one.name, answer)]
     if not rest or not free or any(chosen.get(role) == "" for role in MATERIALS):
         return ()
-    told = [one.name for one in rest if one.plain and _answers_too(one, answer, rows)]
+    asked = next((mapping[role] for role in ASKED if role in mapping), "")
+    used = measure_columns([name for name in mapping.values() if name], rows)
+    wrong = [
+        one for one in rest if {asked, answer} <= {*used} and is_wrong(one, used[asked], used[answer], rows)
+    ]
+    told = [one.name for one in rest if one.plain and one not in wrong and _answers_too(one, answer, rows)]
     role = next((role for role in ANSWERING if role in mapping and role not in chosen), "")
     if told and role:
         return (ask_role(role, [answer, *told], rows),)
     compared = [mapping[role] for role in COMPARED if role in mapping]
-    asked = next((mapping[role] for role in ASKED if role in mapping), "")
-    used = measure_columns([name for name in mapping.values() if name], rows)
     aside = [
         one
         for one in rest
         if one in thoughts
+        or one in wrong
         or (answer and hints(used[answer], EXPECTED) and hints(one, ANSWERS))
         or is_remark(one.name, rows)
         or (_tells(one, answer, rows) and not is_renewed(answer, one.name))
@@ -307,6 +323,8 @@ def ask_rest(
         read = [one for one in aside if are_twins(one.name, asked) or _is_judged(one, answer)]
         read += [one for one in aside if one.structured and points_into(one, [asked], rows)]
         aside = [one for one in aside if one not in read]
+    if answer in used and not tell_apart([name for name in used if name != answer], answer, rows):
+        aside = [one for one in aside if not cites(one, used[answer], rows)]
     order = [one for one in rest if one not in aside]
     order.sort(key=lambda one: not are_twins(one.name, asked))
     return (ask_choice(free[0], "data.ask.material", [*order, *aside], none=True, none_first=not order),)

@@ -37,6 +37,18 @@ def test_a_book_and_its_page_are_not_read(tell, name):
     assert asked(report) == [] and "material" not in report["mapping"]
 
 
+@pytest.mark.parametrize("name", ["reference", "source", "citation", "ref"])
+def test_a_paragraph_that_every_row_asks_the_same_about_is_not_left_out(tell, name):
+    cited = [f"GDPR Art. {n}" for n in range(12)]
+    for question in (
+        ["What does this article say in plain words?"] * 12,
+        ["What does it say?", "Who obeys it?"] * 6,
+    ):
+        report = tell(question=question, **{name: cited}, answer=SAID)
+        offered = [choice for one in report["needs_answer"] for choice in one["choices"]]
+        assert name in [*offered, report["mapping"].get("material")]
+
+
 def test_a_reference_in_sentences_is_asked_about(tell):
     assert asked(tell(question=ASKED, answer=SAID, reference=MORE))
 
@@ -70,7 +82,8 @@ def test_a_question_that_its_text_does_not_answer_is_no_broken_row(tell):
             for more, ask, one in zip(MORE, ASKED, lists, strict=True)
         ]
     )
-    assert report["rows_used"] == 8 and {one["code"] for one in report["problems"]} == {"E123"}
+    assert report["rows_used"] == 8 and {one["code"] for one in report["problems"]} == {"E124"}
+    assert report["trainable"]
     flagged = tell(
         context=MORE,
         question=ASKED,
@@ -80,6 +93,14 @@ def test_a_question_that_its_text_does_not_answer_is_no_broken_row(tell):
     assert {one["code"] for one in flagged["problems"]} == {"E123"}
     gaps = tell(context=MORE, question=ASKED, answer=[mill if n % 3 else "" for n, mill in enumerate(MILLS)])
     assert {one["code"] for one in gaps["problems"]} == {"E122"}
+
+
+@pytest.mark.parametrize("flag", [{}, {"is_impossible": [n % 6 != 0 for n in range(12)]}])
+def test_most_answers_are_lost_and_not_lacking_unless_a_flag_says_so(tell, flag):
+    lists = [[] if n % 6 else [mill] for n, mill in enumerate(MILLS)]
+    report = tell(context=MORE, question=ASKED, answer=lists, **flag)
+    assert (report["rows_used"], report["trainable"]) == (2, bool(flag))
+    assert {one["code"] for one in report["problems"]} == {"E123" if flag else "E124"}
 
 
 def test_a_label_of_minus_one_is_no_where_nothing_stands_between(tell):
@@ -95,9 +116,27 @@ def test_a_label_of_minus_one_is_no_where_nothing_stands_between(tell):
     worded = tell([{**row, "label": str(row["label"])} for row in rows])
     assert worded["rows_used"] == 24
     between = tell([*rows, {**rows[0], "label": 0}])
-    assert between["rows_used"] == 24 and {one["code"] for one in between["problems"]} == {"E121"}
+    assert between["rows_used"] == 24 and {one["code"] for one in between["problems"]} == {"E172"}
     mixed = tell([{**row, "label": row["label"] == 1 or "no"} for row in rows])
     assert mixed["rows_used"] == 24 and "data.reshape.signed" not in str(mixed["source_notes"])
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 0, 0, -1, 0], ["1", "-1", "0"], [1.0, -1.0, 0.0]])
+def test_an_answer_without_a_vote_is_not_broken(tell, labels):
+    votes = [*labels * 4][:12]
+    report = tell(question=ASKED, answer=SAID, label=votes)
+    left = sum(float(vote) == 0 for vote in votes)
+    assert (report["format"], report["rows_used"], report["trainable"]) == ("kto", 12 - left, True)
+    assert {one["message"].values["problem"].id for one in report["problems"]} == {"data.row.no_vote"}
+
+
+def test_a_stance_of_three_classes_stays_a_number(tell):
+    post = {"text": SAID, "answer": [f"I say {ask.lower()}" for ask in ASKED], "label": [0, -1, 1] * 4}
+    report = tell(**post, answers={"prompt": "text", "completion": "label"}, format="prompt_completion")
+    assert [row["messages"][-1]["content"] for row in report["preview"][:2]] == ["0", "-1"]
+    report = tell(**post, answers={"prompt": "text", "completion": "label"})
+    assert report["preview"][0]["messages"][-1]["content"] == "0"
+    assert not tell(**post)["source_notes"]
 
 
 def test_a_number_that_sorts_texts_stays_a_number(tell):

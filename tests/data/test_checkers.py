@@ -60,6 +60,28 @@ def test_other_objects_check_nothing(tell, columns):
     assert asked(report) and "data.evidence.checked" not in str(report["reason"])
 
 
+@pytest.mark.parametrize(
+    ("asks", "columns", "first"),
+    [
+        ("Grade this essay", {"grading": {"points": 3, "type": "essay", "expected": "B"}}, "rl"),
+        ("Judge this line", {"evaluation": {"score": 4, "method": "by ear"}}, "rl"),
+        ("Extract the search constraints", {"constraints": {"type": "price", "max": 9}}, "prompt_completion"),
+        ("Write a rubric", {"rubric": [{"name": "tone", "weight": 2}]}, "prompt_completion"),
+        ("Write unit tests", {"tests": "assert f(2) == 3"}, "prompt_completion"),
+        ("Say", {"criteria": {"tone": "polite", "min": 2}}, "rl"),
+    ],
+)
+def test_what_may_be_the_answer_itself_is_asked_about(tell, asks, columns, first):
+    ((name, cell),) = columns.items()
+    prompts = {"prompt": [f"{asks}: {task}" for task in TASKS], name: [cell] * 12}
+    other = ({"rl", "prompt_completion"} - {first}).pop()
+    report = tell(**prompts)
+    assert asked(report) == {"format": [first, other]}
+    learned = tell(**prompts, format="prompt_completion")
+    assert asked(learned) == {} and learned["mapping"] == {"prompt": "prompt", "completion": name}
+    assert learned["rows_used"] == 12
+
+
 def test_an_answer_beside_tests_is_no_reward_alone(tell):
     tests = [[f"assert say('{port}')"] for port in PORTS]
     report = tell(prompt=TASKS, response=SAID, test_list=tests)
@@ -76,6 +98,21 @@ def test_what_a_prompt_is_known_to_be_answered_by_in_words_is_asked_about(tell, 
     assert (number["format"], asked(number)) == ("rl", {})
     learned = tell(prompt=TASKS, **{known: SAID}, format="prompt_completion")
     assert asked(learned) == {} and learned["mapping"]["completion"] == known
+
+
+@pytest.mark.parametrize("known", ["answer", "solution", "ground_truth"])
+@pytest.mark.parametrize("talk", ["messages", "prompt"])
+def test_what_turns_are_known_to_be_answered_by_in_words_is_asked_about(tell, talk, known):
+    rules = {"role": "system", "content": "Be brief."}
+    turns = [[rules, {"role": "user", "content": task}] for task in TASKS]
+    assert asked(tell(**{talk: turns, known: SAID})) == {"format": ["prompt_completion", "rl"]}
+    learned = tell(**{talk: turns, known: SAID}, format="prompt_completion")
+    assert asked(learned) == {} and learned["mapping"] == {"prompt": talk, "completion": known}
+    assert [turn["role"] for turn in learned["preview"][0]["messages"]] == ["system", "user", "assistant"]
+    bare = [turn[1:] for turn in turns]
+    assert asked(tell(**{talk: bare, known: SAID}, format="prompt_completion")) == {}
+    number = tell(**{talk: turns, known: [str(n) for n in range(12)]})
+    assert (number["format"], asked(number)) == ("rl", {})
 
 
 def test_labels_that_sort_prompts_are_asked_about_with_rewards_first(tell):
@@ -202,3 +239,21 @@ def test_two_kinds_of_answers_are_asked_about(tell):
     ]
     report = tell(query=TASKS, raw_answer=SAID, pruned_answer=brief)
     assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}
+    # So they are where half of them say the same.
+    half = [said if n % 2 else other for n, (said, other) in enumerate(zip(SAID, brief, strict=True))]
+    report = tell(query=TASKS, raw_answer=SAID, pruned_answer=half)
+    assert {*asked(report)["mapping.completion"]} == {"raw_answer", "pruned_answer"}
+    slip = [*SAID[:-1], brief[-1]]
+    assert asked(tell(query=TASKS, raw_answer=SAID, pruned_answer=slip)) == {}
+
+
+def test_rows_for_several_trainers_are_asked_about(tell):
+    worse = [f"It goes to {port} some time." for port in PORTS]
+    pairs = {"prompt": TASKS, "chosen": SAID, "rejected": worse}
+    votes = {"completion": SAID, "label": [True, False] * 6}
+    plain = {"instruction": TASKS, "output": [said.upper() for said in SAID]}
+    assert asked(tell(**pairs)) == {}
+    assert asked(tell(**plain, **pairs, **votes)) == {"format": ["preference", "kto", "alpaca"]}
+    assert asked(tell(**pairs, **votes)) == {"format": ["preference", "kto"]}
+    assert asked(tell(**pairs, **votes, format="preference")).get("format") is None
+    assert tell(**pairs, **votes, format="kto")["mapping"]["completion"] == "completion"

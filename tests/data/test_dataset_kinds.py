@@ -120,3 +120,29 @@ def test_what_stands_in_the_prompt_is_not_read_again(tell):
     prompts = [f"Say in JSON how it is.\n\nReview: {page}" for page in PAGES]
     report = tell(prompt=prompts, review=PAGES, target=[f'{{"days": {n}}}' for n in range(12)])
     assert "review" not in first(report).values()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("correct_answer", "wrong_answer"),
+        ("correct_answer", "incorrect_answer"),
+        ("correct answer", "wrong answer"),
+        ("correct", "incorrect"),
+        ("Right Answer", "False Answer"),
+    ],
+)
+@pytest.mark.parametrize("told", [WRONG, RIGHT[1:] + RIGHT[:1]])
+def test_a_wrong_answer_is_not_read_before_its_question(tell, right, wrong, told):
+    report = tell(
+        **{"question": [f"Where does the {ship} lie?" for ship in SHIPS], right: RIGHT, wrong: told}
+    )
+    assert not report["needs_answer"]
+    assert report["mapping"] == {"prompt": "question", "completion": right}
+
+
+def test_a_faulty_text_is_read_under_its_instruction(tell):
+    task = ["Mend the grammar of this line."] * 12
+    report = tell(instruction=task, incorrect_sentence=WRONG, correct_sentence=RIGHT)
+    assert "incorrect_sentence" in first(report).values()
+    assert "wrong" in first(tell(instruction=task, wrong=WRONG, correct=RIGHT)).values()

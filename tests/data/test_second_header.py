@@ -65,6 +65,60 @@ def test_a_row_is_a_row(first, second):
     assert drop_headers(first, [second, *ROWS[1:]])[1] == 0
 
 
+@pytest.mark.parametrize(
+    ("age", "score"),
+    [
+        ("n.a.", "#N/A"),
+        ("#N/A", "pending"),
+        ("n.a.", "n.a."),
+        ("unrated", "few"),
+        ("free", "five"),
+        ("无", "tbd"),
+    ],
+)
+@pytest.mark.parametrize("told", [ROWS[0][:2], ["Shear?", "May"]])
+def test_a_row_without_its_numbers_is_a_row(told, age, score):
+    rows = [[*row[:2], str(n * 11), str(n)] for n, row in enumerate(ROWS[1:])]
+    assert drop_headers(["question", "answer", "age", "score"], [[*told, age, score], *rows])[1] == 0
+
+
+def test_the_questions_of_a_survey_above_its_ids_are_no_row():
+    full = ["What do you ask the farmer?", "What does the farmer say to you?", "Of what?", "How many sheep?"]
+    ids = ['{"ImportId":"QID1"}', '{"ImportId":"QID2"}', '{"ImportId":"QID3"}', '{"ImportId":"end"}']
+    assert drop_headers(["Q1", "Q2", "Q3", "Q4"], [full, ids, *ROWS]) == (["Q1", "Q2", "Q3", "Q4"], 2)
+
+
+def test_units_are_no_row():
+    rows = [[*row[:2], str(n * 11), str(n)] for n, row in enumerate(ROWS)]
+    first = ["question", "answer", "age", "score"]
+    assert drop_headers(first, [["", "", "years", "points"], *rows]) == (first, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "rows"),
+    [
+        (["英文", "中文"], ["date 日期", "boolean 布尔", "tree 树", "stack 栈", "heap 堆", "queue 队列"]),
+        (["英文", "中文"], ["text 文本", "string 字符串", "tree 树", "stack 栈", "heap 堆", "queue 队列"]),
+        (["word", "part"], ["string list", "number array", "apple noun", "run verb", "blue adjective"]),
+        (["code", "type"], ["text number", "date bool", "x int", "y str", "z float"]),
+        (["word", "other"], ["string text", "int number", "lamb sheep", "ewe sheep", "ram sheep"]),
+    ],
+)
+def test_a_glossary_of_types_is_no_line_of_types(first, rows):
+    assert drop_headers(first, [row.split() for row in rows]) == (first, 0)
+
+
+@pytest.mark.parametrize(
+    ("types", "cells"),
+    [
+        (["text", "text", "date", "bool"], ["2024-05-01", "true"]),
+        (["string", "string", "json", "category"], ['{"a": 1}', "wool"]),
+    ],
+)
+def test_types_that_the_cells_prove(types, cells):
+    assert drop_headers(NAMES, [types, *([*row[:2], *cells] for row in ROWS)]) == (NAMES, 1)
+
+
 @pytest.mark.parametrize("file", ["table.csv", "table.xlsx"])
 def test_a_table_with_two_lines_of_names(tmp_path, file):
     path, lines = tmp_path / file, [NAMES, ["text", "text", "text", "number"], *ROWS]
@@ -80,5 +134,17 @@ def test_a_table_with_two_lines_of_names(tmp_path, file):
     report = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")
     assert report["rows_read"] == report["rows_used"] == 10 and not report["needs_answer"]
     assert report["preview"][0]["messages"][0]["content"] == ROWS[0][0]
-    if file.endswith("csv"):
-        assert "data.table.second_header" in str(report)
+    assert [note.values["line"] for note in report["source_notes"]] == [2]
+    assert {note.id for note in report["source_notes"]} == {"data.table.second_header"}
+
+
+def test_each_line_that_is_no_row_is_named(tmp_path):
+    path = tmp_path / "table.csv"
+    lines = [NAMES, ["What", "Said", "Of", "From 0 to 9"], ["text", "text", "text", "number"], *ROWS]
+    lines = [[*line, line[-1] if n else "sheep"] for n, line in enumerate(lines)]
+    lines[1][-1] = "How many sheep"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(lines)
+    report = describe(DatasetSpec(source=str(path)), cache=tmp_path / "cache")
+    told = [note.values["line"] for note in report["source_notes"] if note.id == "data.table.second_header"]
+    assert told == [2, 3] and report["rows_read"] == 10

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from studio.core.i18n import Text, text
 from studio.data.containers.container import ReadOptions, name_columns
-from studio.data.containers.second_header import LEAST_ROWS, LOOKED_AT, NUMBER, SENTENCE_WORDS, drop_headers
+from studio.data.containers.second_header import (
+    FULL_STOPS,
+    LEAST_ROWS,
+    LOOKED_AT,
+    NUMBER,
+    SENTENCE_WORDS,
+    drop_headers,
+)
 from studio.data.formats.cells import count_words, is_asking
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -23,7 +30,6 @@ NAME_CHARACTERS = 200
 """A longer cell is no name of a column: the questions of a form, which are used as names, stay below."""
 QUOTED = re.compile(r'\s+".*"\s*')
 YEAR = re.compile(r"(19|20)\d\d")
-FULL_STOPS = tuple(".!…।。！｡")
 TEXT_NAMES = {"text", "content", "document", "sentence", "paragraph", "body"}
 """No titles of a table, whatever follows."""
 SHOWN = {"\t": "tab", " ": "blank"}
@@ -106,8 +112,7 @@ def find_layout(
         reasons.append(text("data.table.header", line=line))
     if not options.header_row:
         cells, more = drop_headers(cells, [below for _, below in records[place + 1 :]])
-        if more:
-            line = records[place + more][0]
+        for line, _ in records[place + 1 : place + 1 + more]:
             reasons.append(text("data.table.second_header", line=line))
     columns = name_columns(cells, options.name)
     return TableLayout(

@@ -294,7 +294,7 @@ def read_layout(
 
 
 def list_headers(stream: BinaryIO, encoding: str, name: str) -> list[Text]:
-    """Return what is to be told of lines that name the columns, where there are two."""
+    """Return what is to be told of each line below the names of the columns that is no row."""
     csv.field_size_limit(CELL_CHARACTERS)
     layout, _ = read_layout(LineReader(stream, encoding), DEFAULTS, "\t" if name == "tsv" else ",")
     return [reason for reason in layout.reasons if reason.id == "data.table.second_header"]

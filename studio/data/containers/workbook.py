@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any, BinaryIO
 
 from studio.core.errors import StudioError
+from studio.core.i18n import Text, text
 from studio.core.packages import import_package
 from studio.data.containers.container import (
     COLUMN_LIMIT,
@@ -95,6 +96,20 @@ def list_sheets(stream: BinaryIO, name: str) -> list[str]:
         raise refuse_file(name, "workbook_broken") from error
 
 
+def list_headers(stream: BinaryIO, options: ReadOptions) -> list[Text]:
+    """Return what is to be told of each row below the names of the columns that holds no data. Raises StudioError."""
+    try:
+        with closing(_open(stream, options.name)) as book:
+            names = [options.sheet] if options.sheet else list_sheets(stream, options.name)
+            found = [sheet for sheet in book.worksheets if sheet.title in names[:1]]
+            lines = [
+                _find_header(_limit(_read_cells(book, sheet), options.name), options)[2] for sheet in found
+            ]
+    except BROKEN as error:
+        raise refuse_file(options.name, "workbook_broken") from error
+    return [text("data.table.second_header", line=line) for found in lines for line in found]
+
+
 def has_bare_formulas(rows: Sequence[Mapping[str, object]]) -> bool:
     """Return whether a cell of `rows` is a formula whose value the workbook does not hold."""
     return any(isinstance(cell, Formula) for row in rows for cell in row.values())
@@ -163,7 +178,7 @@ def _read_sheet(book: Any, title: str, options: ReadOptions) -> Iterator[Row]:
         sheets = ", ".join(sheet.title for sheet in book.worksheets)[:120]
         raise refuse_file(options.name, "sheet", sheet=title, sheets=sheets)
     rows = _limit(_read_cells(book, found), options.name)
-    header, below = _find_header(rows, options)
+    header, below, _ = _find_header(rows, options)
     for number, (line, cells) in enumerate(itertools.chain(below, rows), start=1):
         values = {name: cells.get(column, "") for column, name in header.items()}
         if extra := cells.keys() - header.keys():  # nothing is lost: such a column goes by its place
@@ -184,14 +199,14 @@ def _limit(rows: Iterator[tuple[int, int, Cells]], name: str) -> Iterator[tuple[
 
 def _find_header(
     rows: Iterator[tuple[int, Cells]], options: ReadOptions
-) -> tuple[dict[int, str], list[tuple[int, Cells]]]:
-    """Return the names by column and the rows below that are read already.
+) -> tuple[dict[int, str], list[tuple[int, Cells]], list[int]]:
+    """Return the names by column, the rows below that are read already, and which rows name the columns once more.
 
     The names stand in row `options.header_row`, else in the first row that is more than half as full as the fullest
     of the first HEADER_ROWS: above it there may be a title.
     """
     if options.header_row < 0:
-        return {}, []
+        return {}, [], []
     early: list[tuple[int, Cells]] = []
     for row in rows:
         if row[0] >= options.header_row:
@@ -199,7 +214,7 @@ def _find_header(
         if options.header_row and early or len(early) == HEADER_ROWS:
             break
     if not early:
-        return {}, []
+        return {}, [], []
     fullest = 1 if options.header_row else max(len(cells) for _, cells in early)
     place = next(i for i, (_, cells) in enumerate(early) if 2 * len(cells) > fullest)
     first = early[place][1]
@@ -207,12 +222,14 @@ def _find_header(
     if not options.header_row and (
         holds_values([*first.values()]) or is_like_the_rest([*first.values()], below)
     ):
-        return {column: f"column_{column}" for column in early[place][1]}, early[place:]
+        return {column: f"column_{column}" for column in early[place][1]}, early[place:], []
     named, more = [cell.strip() for cell in first.values()], 0
     if not options.header_row:
         named, more = drop_headers(named, [cells for _, cells in below])
     names = number_names(named, options.name)
-    return dict(zip(first, names, strict=True)), early[place + more + 1 :]
+    place += 1
+    again = [line for line, _ in early[place : place + more]]
+    return dict(zip(first, names, strict=True)), early[place + more :], again
 
 
 def _read_cells(book: Any, sheet: Any) -> Iterator[tuple[int, int, Cells]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from studio.core.json_file import parse_json
@@ -16,6 +17,13 @@ CHECKS = frozenset(
     "evaluator expectation expectations expect".split()
 )
 """Words in the names of what answers are held against, and not of the answers."""
+SURE = frozenset(
+    "test tests testcase testcases unittest unittests check checks checker checkers verify verifier verifiers "
+    "verification validator validators validation grader graders assertion assertions assert asserts reward rewards "
+    "scorer scorers".split()
+)
+"""Those that name nothing else: an evaluation, a rubric or constraints may be what is to be written."""
+FIRST = re.compile(r"[^.:?!\n。：？！]+")
 HOW = frozenset(
     "type kind method mode check checker matcher comparator operator op fn function func name tool metric strategy "
     "style".split()
@@ -61,6 +69,32 @@ def find_checkers(columns: Sequence[str], rows: Sequence[Values]) -> list[str]:
         other for name in found for other in columns if other not in found and _lists_rules(other, name, rows)
     ]
     return [*found, *dict.fromkeys(rules)]
+
+
+def are_sure(checkers: Sequence[str], prompt: str, rows: Sequence[Values]) -> bool:
+    """Return whether one of `checkers` is nothing but that: its name says so, and no prompt asks to write it.
+
+    So are rules beside their arguments. `prompt`: its column, or "".
+    """
+    rules = [name for name in checkers if _takes_arguments(name, rows)]
+    sure = [name for name in checkers if {*part_name(name)} & SURE and not _is_asked_for(name, prompt, rows)]
+    return bool(rules or sure)
+
+
+def order_formats(checkers: Sequence[str], prompt: str, rows: Sequence[Values]) -> tuple[str, ...]:
+    """Return what a prompt and what may check its answers can be, the likelier format first."""
+    told = any(_is_asked_for(name, prompt, rows) for name in checkers)
+    return ("prompt_completion", "rl") if told else ("rl", "prompt_completion")
+
+
+def _is_asked_for(name: str, prompt: str, rows: Sequence[Values]) -> bool:
+    """Return whether most prompts speak of a checker at their beginning: `Write unit tests for f.`"""
+    words = {word.rstrip("s") for word in part_name(name)} & {word.rstrip("s") for word in CHECKS}
+    begun = [
+        FIRST.match(cell.strip()) for row in rows[:LOOKED_AT] if isinstance(cell := row.get(prompt), str)
+    ]
+    said = [{word.rstrip("s") for word in part_name(found[0])} for found in begun if found]
+    return 2 * sum(bool(words & one) for one in said) > len(said) > 0
 
 
 def _open(cell: object) -> list[object]:

@@ -79,6 +79,8 @@ LABELS = {
     ),
 }
 """Words that people write for yes and no, in lower case."""
+NEITHER = "neither"
+"""The label of an answer that nobody voted on."""
 FAULTS = frozenset(
     "hallucination hallucinated error errors wrong incorrect harmful unsafe toxic bad faulty".split()
 )
@@ -110,6 +112,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
     if {"feedback", "critique"} & {*part_name(mapping.get("completion", ""))}:
         return 0.5
     found = [row.get(mapping["label"]) for row in sample if not is_empty(row.get(mapping["label"]))]
+    found = [cell for cell in found if cell != NEITHER]
     good = sum(find_label(cell) is not None for cell in found)
     classes = {str(cell) for cell in found}
     if len(classes) > 2 and all(cell.isdigit() for cell in classes):
@@ -134,10 +137,12 @@ def read(values: Values, mapping: Mapped) -> Conversation:
 
 
 def read_label(values: Values, column: str) -> bool:
-    """Return the label of a row. Raises RowError: absent, null, empty, or neither yes nor no (BAD_LABEL)."""
+    """Return the label of a row. Raises RowError: absent, null, empty, UNDECIDED, or no label at all (BAD_LABEL)."""
     cell = require(values, column)
     if isinstance(cell, str):
         require_words(cell, column)
+    if cell == NEITHER:
+        raise RowError(RowCode.UNDECIDED, text("data.row.no_vote", column=shorten(column)))
     label = find_label(cell)
     if label is None:
         raise RowError(

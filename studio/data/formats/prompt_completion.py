@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studio.core.i18n import text
 from studio.data.conversation import Conversation, Message
 from studio.data.formats.aliases import (
     ANSWERS,
@@ -19,7 +18,7 @@ from studio.data.formats.aliases import (
     SYSTEM,
     TOOLS,
 )
-from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional, shorten
+from studio.data.formats.cells import Values, holds_setting, is_blank, read_optional
 from studio.data.formats.choices import counts_from, find_key, holds_options
 from studio.data.formats.column_names import simplify
 from studio.data.formats.context import MATERIALS, holds_thoughts, read_thoughts
@@ -29,9 +28,7 @@ from studio.data.formats.message_parsing import finish_chat, holds_turns
 from studio.data.formats.prompt_answer import has_turns, read_side
 from studio.data.formats.question_answer import holds_answer, holds_asked, holds_history, read_asked
 from studio.data.formats.tool_calls import check_calls, find_calls, holds_tools
-from studio.data.formats.unanswered import is_unanswered
-from studio.data.row import RowError
-from studio.data.row_codes import RowCode
+from studio.data.formats.unanswered import check_answered
 
 MATERIAL = ("context", "kontext", "contexto", "contexte", "上下文")
 """Inputs that stand beside a question and are none."""
@@ -76,8 +73,7 @@ def doubt(columns: Sequence[str], mapping: Mapped, sample: Sequence[Values]) -> 
 def read(values: Values, mapping: Mapped) -> Conversation:
     """Two texts become a `completion`; where a side is a list of turns, or turns go before, all join into a chat."""
     prompt, completion = mapping["prompt"], mapping.get("completion") or mapping["completion_from_1"]
-    if is_unanswered(values, mapping):
-        raise RowError(RowCode.UNANSWERED, text("data.row.unanswered", column=shorten(completion)))
+    check_answered(values, mapping)
     if holds_turns(values.get(prompt)) or holds_turns(values.get(completion)):
         messages = read_side(values, prompt, "user") + read_side(values, completion, "assistant")
         if any(message.tool_calls or message.role == "tool" for message in messages):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studio.data.formats.cells import Values, is_empty
+from studio.core.i18n import text
+from studio.data.formats.cells import Values, is_empty, shorten
 from studio.data.formats.column_names import part_name
 from studio.data.formats.context import MATERIALS
 from studio.data.formats.format import Mapped
+from studio.data.row import RowError
+from studio.data.row_codes import RowCode
 
 UNANSWERABLE = frozenset("impossible unanswerable".split())
 """Words in the names of flags that are true where nothing answers a question ..."""
@@ -16,17 +19,19 @@ ANSWERABLE = frozenset("answerable possible".split())
 YES, NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
 
 
-def is_unanswered(values: Values, mapping: Mapped) -> bool:
-    """Return whether a row without an answer is meant so: a flag says it, or a list of what a text answers is empty.
+def check_answered(values: Values, mapping: Mapped) -> None:
+    """Raise RowError where a row without an answer is meant so: a flag says it, or a list of answers is empty.
 
     An empty text where others have words is a gap, and none of these.
     """
-    cell = values.get(mapping.get("completion", ""))
+    column = mapping.get("completion", "")
+    cell = values.get(column)
     if not (is_empty(cell) or (isinstance(cell, Mapping) and all(map(is_empty, cell.values())))):
-        return False
+        return
     for name, flag in values.items():
         words, said = {*part_name(name)}, str(flag).strip().lower()
         if (words & UNANSWERABLE and said in YES) or (words & ANSWERABLE and said in NO):
-            return True
+            raise RowError(RowCode.UNANSWERED, text("data.row.unanswered", column=shorten(column)))
     listed = isinstance(cell, (list, tuple, Mapping))
-    return listed and not is_empty(values.get(mapping.get(MATERIALS[0], "")))
+    if listed and not is_empty(values.get(mapping.get(MATERIALS[0], ""))):
+        raise RowError(RowCode.NO_ANSWERS, text("data.row.no_answers", column=shorten(column)))
