@@ -366,8 +366,9 @@ def test_the_demo_takes_what_is_told_which_is_little(form, tmp_path, kept_facts)
 
 @pytest.mark.patient
 @pytest.mark.timeout(1800)
-def test_a_merged_export_takes_the_memory_of_its_largest_part(tmp_path, kept_facts):
-    """400 million weights, 1.6 GB in fp32, of which a layer has 101: as a whole they would take more than is told."""
+@pytest.mark.parametrize("way", ["lora", "dora"])
+def test_a_merged_export_takes_the_memory_of_its_largest_part(way, tmp_path, kept_facts):
+    """361 million weights, 1.4 GB in fp32, of which a layer has 86: as a whole they would take more than is told."""
     base = tmp_path / "base"
     config = LlamaConfig(
         vocab_size=4096, hidden_size=2048, intermediate_size=12288, num_hidden_layers=4, num_attention_heads=16,
@@ -384,7 +385,8 @@ def test_a_merged_export_takes_the_memory_of_its_largest_part(tmp_path, kept_fac
     weights = (0.02 * torch.randn(shape, dtype=torch.bfloat16) for shape in names.values())
     write_weights(base, names, torch.bfloat16, weights)
     made = (
-        "import sys; from tests.engine.test_streamed_merge import *; make_adapter(*map(Path, sys.argv[1:]))"
+        "import sys; from tests.engine.test_streamed_merge import *; make_adapter(*map(Path, sys.argv[1:]), "
+        f"**{WAYS[way]})"
     )
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
     settings = {"env": environment, "cwd": ROOT, "text": True, "capture_output": True, "timeout": 800}
@@ -396,6 +398,5 @@ def test_a_merged_export_takes_the_memory_of_its_largest_part(tmp_path, kept_fac
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     layer_bytes = 4 * sum(torch.Size(shape).numel() for name, shape in names.items() if ".layers.0." in name)
-    assert told["added"] < layer_bytes + 2**29
-    # Beside other programs 1.24 times what is told was seen: what threads have freed is not all given back by then.
-    assert told["added"] <= 1.5 * told["told"] and told["told"] < 1.2 * layer_bytes + 2**27
+    beside_bytes = 4 * config.hidden_size * config.intermediate_size * {"lora": 2.25, "dora": 8}[way]
+    assert told["added"] <= told["told"] < 1.05 * (layer_bytes + beside_bytes) + 2**27
