@@ -90,6 +90,9 @@ def judge(tmp_path):
     assert not marked()
 
 
+SLEEP = "import time; time.sleep(1000)"
+
+
 def row(words, **columns):
     return {
         "answer": words, "prompt": [{"role": "user", "content": "q"}], "columns": columns, "expected": None,
@@ -237,7 +240,7 @@ def test_programs_that_it_may_start_end_with_it(tmp_path):
     path.write_text(
         "import subprocess, sys, time\n"
         "def f(completions, **m):\n"
-        "    sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        f"    sleep = [sys.executable, '-c', {SLEEP!r}]\n"
         "    for i in range(5):\n"
         "        subprocess.Popen(sleep, start_new_session=True)\n"
         "    if completions == ['hang']:\n"
@@ -260,7 +263,7 @@ def test_a_program_without_an_environment_ends_too(tmp_path):
     path.write_text(
         "import subprocess, sys, time\n"
         "def f(completions, **m):\n"
-        "    sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        f"    sleep = [sys.executable, '-c', {SLEEP!r}]\n"
         "    subprocess.Popen(sleep, start_new_session=True, env={})\n"
         "    time.sleep(1000)\n",
         "utf-8",
@@ -274,7 +277,7 @@ def test_a_program_without_an_environment_ends_too(tmp_path):
 def sleepers():
     return [
         one.pid for one in psutil.process_iter(["cmdline", "status"])
-        if "import time; time.sleep(1000)" in (one.info["cmdline"] or []) and one.info["status"] != "zombie"
+        if SLEEP in (one.info["cmdline"] or []) and one.info["status"] != "zombie"
     ]  # fmt: skip
 
 
